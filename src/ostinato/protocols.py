@@ -1,0 +1,181 @@
+"""The seams: small protocols between the loop and whatever generates, scores, stores and trains.
+
+Each has a shipped fake in `backends.toy`. Data classes here are what crosses a seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.rollouts import Rollouts
+
+Weights = Mapping[str, Any]
+"""A snapshot of the policy that nobody changes in place: parameter name to array or tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One prompt and what its verifier needs.
+
+    `prompt_id` is a stable 63-bit hash of the prompt; `source` names the data set; `details` belongs to the verifier.
+    """
+
+    prompt: str
+    answer: str
+    prompt_id: int
+    source: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn. temperature 0 is greedy; top_p 1 and top_k 0 are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """Ask for `group_size` completions of one task.
+
+    `seed` names the group's own random stream, so its completions do not depend on what is decoded beside it.
+    """
+
+    task: Task
+    group_id: int
+    group_size: int
+    seed: tuple[int, ...]
+    sampling: Sampling
+    birth_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A batch drawn from a store, arrays of shape (n,).
+
+    `rollout_ids` int64; `importance_weights` float64 (1 under uniform draws); `staleness` and `residence` int64 in train
+    steps at the draw; `uses` int64, how often each was drawn before, repeats inside this batch counted in order;
+    `steps_since_last_use` int64, -1 where the rollout is new.
+    """
+
+    rollouts: Rollouts
+    rollout_ids: NDArray[np.int64]
+    importance_weights: NDArray[np.float64]
+    staleness: NDArray[np.int64]
+    residence: NDArray[np.int64]
+    uses: NDArray[np.int64]
+    steps_since_last_use: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rollout_ids)
+
+
+class TaskStream(Protocol):
+    """Prompts to train on and held-out ones to test on."""
+
+    @property
+    def test(self) -> Sequence[Task]:
+        """Held-out tasks, fixed."""
+
+    def train(self, index: int) -> Task:
+        """The index-th training task: the same for the same index, never a held-out one."""
+
+
+class Generator(Protocol):
+    """Turns prompts into rollouts under the weights it holds."""
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Take these weights for everything generated from now on."""
+
+    def stream(self, requests: Sequence[GroupRequest]) -> Iterator[Rollouts]:
+        """Yield each finished group, unscored, in the order of `requests`."""
+
+
+class Scorer(Protocol):
+    """Gives rewards."""
+
+    def score(self, rollouts: Rollouts, tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """One finite reward a rollout, shape (n,); `tasks[i]` belongs to rollout i."""
+
+
+class Trainer(Protocol):
+    """Holds the policy and its optimizer."""
+
+    def step(self, draw: Draw) -> dict[str, float]:
+        """One optimizer step on the batch; returns metrics."""
+
+    def weights(self) -> Weights:
+        """A snapshot of the current policy."""
+
+    def save(self, directory: Path) -> None:
+        """Write policy and optimizer below `directory`."""
+
+    def load(self, directory: Path) -> None:
+        """Inverse of `save`, bit for bit."""
+
+
+class Store(Protocol):
+    """What the loop asks of a replay buffer, of T shards, or of an actor that holds one."""
+
+    def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
+        """Insert; returns the new rollout ids."""
+
+    def can_add(self, n: int) -> bool:
+        """Whether the limiter lets n rollouts in now."""
+
+    def can_sample(self, n: int) -> bool:
+        """Whether a batch of n can be drawn now."""
+
+    def sample(self, n: int, *, train_step: int, rng: np.random.Generator) -> Draw:
+        """Draw a batch."""
+
+    def retain(self, *, train_step: int) -> None:
+        """Let the retention rules remove what they no longer want at this train step."""
+
+    def departures(self) -> NDArray[np.int64]:
+        """How often each rollout had been drawn that left since the last call."""
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything held, as plain arrays for `numpy.savez`."""
+
+    def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state_arrays`."""
+
+    def __len__(self) -> int: ...
+
+
+class WeightChannel(Protocol):
+    """Carries weights from the trainer to the generators."""
+
+    def publish(self, weights: Weights, version: int) -> None:
+        """Offer new weights."""
+
+    def latest(self) -> tuple[Weights, int]:
+        """The newest weights offered and their version."""
+
+
+class Backend(Protocol):
+    """A policy on a task: makes the parts of a run."""
+
+    @property
+    def tasks(self) -> TaskStream:
+        """Training and held-out prompts."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """The verifier."""
+
+    def trainer(self) -> Trainer:
+        """A trainer at the initial weights."""
+
+    def generator(self) -> Generator:
+        """A new engine with its own copy of the policy."""

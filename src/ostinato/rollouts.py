@@ -1,0 +1,295 @@
+"""`Rollouts`: the one data type that flows through the house.
+
+Columnar and packed: the tokens of all rollouts stand one after the other, `offsets` says where each
+begins. An engine returns it, the buffer stores and returns it, batching turns it into tensors.
+
+Shape letters: n rollouts, L token positions of all n together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.errors import DataError
+
+TOKEN_COLUMNS: dict[str, type[np.generic]] = {
+    "tokens": np.int32,
+    "loss_mask": np.bool_,
+    "behavior_logprobs": np.float32,
+}
+ROW_COLUMNS: dict[str, type[np.generic]] = {
+    "prompt_length": np.int32,
+    "prompt_id": np.int64,
+    "group_id": np.int64,
+    "reward": np.float64,
+    "group_reward_mean": np.float64,
+    "group_reward_std": np.float64,
+    "advantage": np.float64,
+    "policy_version_min": np.int64,
+    "policy_version_max": np.int64,
+    "birth_step": np.int64,
+    "truncated": np.bool_,
+    "temperature": np.float32,
+    "top_p": np.float32,
+    "top_k": np.int32,
+    "source": np.str_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A column whose rows have different lengths: `values[offsets[i]:offsets[i+1]]` is row i."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
+        """Pack a sequence of arrays that agree in dtype and trailing shape."""
+        values = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
+        return cls(values, offsets_of([len(row) for row in rows]))
+
+    def row(self, index: int) -> NDArray[Any]:
+        """Row `index`, a view."""
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def select(self, rows: NDArray[np.int64]) -> Ragged:
+        """The given rows, in the given order (a copy)."""
+        positions, offsets = gather_positions(self.offsets, rows)
+        return Ragged(self.values[positions], offsets)
+
+
+Extra = NDArray[Any] | Ragged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """n rollouts, packed. A rollout is one completion (multi-turn: one trajectory).
+
+    Token columns, shape (L,): `tokens` int32 (prompt and completion), `loss_mask` bool (True where the
+    policy produced the token), `behavior_logprobs` float32 (natural log, under the policy that generated, at
+    its sampling temperature; 0 where the mask is False).
+    `offsets` int64 (n+1,): rollout i is `tokens[offsets[i]:offsets[i+1]]`.
+
+    Row columns, shape (n,): `prompt_length` (tokens), `prompt_id`, `group_id` (rollouts that share a baseline),
+    `reward`, `group_reward_mean`, `group_reward_std` (ddof=1), `advantage` (frozen at generation),
+    `policy_version_min/max` (train steps at which the oldest and newest weights that produced a token were
+    published), `birth_step` (train step at generation), `truncated` (hit the length limit),
+    `temperature, top_p, top_k` (top_k 0: off), `source` (name of the data set).
+
+    `extras`: named further columns, per rollout an array (n, ...) or a `Ragged` (images, tool masks, token
+    versions); they survive every round trip. Raises `DataError` on construction when columns disagree.
+    """
+
+    tokens: NDArray[np.int32]
+    loss_mask: NDArray[np.bool_]
+    behavior_logprobs: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    prompt_length: NDArray[np.int32]
+    prompt_id: NDArray[np.int64]
+    group_id: NDArray[np.int64]
+    reward: NDArray[np.float64]
+    group_reward_mean: NDArray[np.float64]
+    group_reward_std: NDArray[np.float64]
+    advantage: NDArray[np.float64]
+    policy_version_min: NDArray[np.int64]
+    policy_version_max: NDArray[np.int64]
+    birth_step: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+    temperature: NDArray[np.float32]
+    top_p: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    source: NDArray[np.str_]
+    extras: Mapping[str, Extra] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n, total = len(self.offsets) - 1, len(self.tokens)
+        if n < 0 or self.offsets[0] != 0 or self.offsets[-1] != total or np.any(np.diff(self.offsets) < 0):
+            raise DataError(f"offsets must rise from 0 to {total} (number of tokens), got {self.offsets[:8]}...")
+        for name in TOKEN_COLUMNS:
+            if getattr(self, name).shape != (total,):
+                raise DataError(f"{name} has shape {getattr(self, name).shape}, expected ({total},)")
+        for name in ROW_COLUMNS:
+            if getattr(self, name).shape != (n,):
+                raise DataError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
+        for name, column in self.extras.items():
+            if len(column) != n:
+                raise DataError(f"extra column {name!r} has {len(column)} rows, expected {n}")
+        if np.any(self.prompt_length > np.diff(self.offsets)) or np.any(self.prompt_length < 0):
+            raise DataError("prompt_length must lie between 0 and the length of its rollout")
+
+    @classmethod
+    def from_completions(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        completions: Sequence[Sequence[int]],
+        logprobs: Sequence[Sequence[float]],
+        **columns: Any,
+    ) -> Rollouts:
+        """Pack n (prompt, completion, log-probs of the completion) triples given as token ids.
+
+        `columns`: any row column by name, a scalar for all rows or one value a row; `extras` too. Columns left out are
+        0 (temperature and top_p: 1; group_id: the row number; policy_version_max: policy_version_min).
+        Raises `DataError` when a completion and its log-probs differ in length.
+        """
+        n = len(prompts)
+        for i, (completion, row) in enumerate(zip(completions, logprobs, strict=True)):
+            if len(completion) != len(row):
+                raise DataError(f"rollout {i} has {len(completion)} completion tokens but {len(row)} log-probs")
+        lengths = [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)]
+        total = int(np.sum(lengths, dtype=np.int64))
+        tokens, mask = np.empty(total, np.int32), np.zeros(total, np.bool_)
+        behavior, offsets = np.zeros(total, np.float32), offsets_of(lengths)
+        for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            start, stop = offsets[i] + len(prompt), offsets[i + 1]
+            tokens[offsets[i] : start], tokens[start:stop] = prompt, completion
+            mask[start:stop], behavior[start:stop] = True, logprobs[i]
+        columns.setdefault("prompt_length", [len(p) for p in prompts])
+        return cls(
+            tokens=tokens,
+            loss_mask=mask,
+            behavior_logprobs=behavior,
+            offsets=offsets,
+            **_row_columns(n, columns),
+            extras=columns.pop("extras", {}),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each rollout, prompt included: int64 (n,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def completion_lengths(self) -> NDArray[np.int64]:
+        """Tokens after the prompt: int64 (n,)."""
+        return self.lengths - self.prompt_length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns, extras included."""
+        arrays = [getattr(self, name) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)]
+        for column in self.extras.values():
+            arrays += [column.values, column.offsets] if isinstance(column, Ragged) else [column]
+        return sum(array.nbytes for array in arrays) + self.offsets.nbytes
+
+    def prompt(self, index: int) -> NDArray[np.int32]:
+        """Prompt tokens of rollout `index`, a view."""
+        return self.tokens[self.offsets[index] : self.offsets[index] + self.prompt_length[index]]
+
+    def completion(self, index: int) -> NDArray[np.int32]:
+        """Completion tokens of rollout `index`, a view."""
+        return self.tokens[self.offsets[index] + self.prompt_length[index] : self.offsets[index + 1]]
+
+    def select(self, rows: NDArray[np.int64] | Sequence[int]) -> Rollouts:
+        """The given rows in the given order, repeats allowed; a copy that shares no memory."""
+        index = np.asarray(rows, dtype=np.int64)
+        positions, offsets = gather_positions(self.offsets, index)
+        return Rollouts(
+            offsets=offsets,
+            **{name: getattr(self, name)[positions] for name in TOKEN_COLUMNS},
+            **{name: getattr(self, name)[index] for name in ROW_COLUMNS},
+            extras={
+                name: column.select(index) if isinstance(column, Ragged) else column[index]
+                for name, column in self.extras.items()
+            },
+        )
+
+    def replace(self, **columns: Any) -> Rollouts:
+        """A copy of the record with the named columns exchanged; all other arrays are shared."""
+        return replace(self, **columns)
+
+
+def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
+    """All rollouts of `parts` in order. Raises `DataError` when extras differ or nothing is given."""
+    if not parts:
+        raise DataError("cannot concatenate an empty list of rollouts")
+    names = set(parts[0].extras)
+    if any(set(part.extras) != names for part in parts):
+        raise DataError(f"rollouts to concatenate must share their extra columns, first has {sorted(names)}")
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Rollouts(
+        offsets=offsets_of(lengths),
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)},
+        extras={name: _concatenate_extra([part.extras[name] for part in parts], name) for name in names},
+    )
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Running sum with a leading 0: where each row of a packed column begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+
+def gather_positions(
+    offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the values of `rows` in a packed column, and the offsets of the result."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    result = offsets_of(lengths)
+    return np.arange(result[-1]) + np.repeat(offsets[rows] - result[:-1], lengths), result
+
+
+def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    unknown = set(given) - set(ROW_COLUMNS) - {"extras"}
+    if unknown:
+        raise DataError(f"unknown rollout column {sorted(unknown)[0]!r}, expected one of {sorted(ROW_COLUMNS)}")
+    defaults: dict[str, Any] = {
+        "group_id": np.arange(n),
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "source": "",
+        "policy_version_max": given.get("policy_version_min", 0),
+    }
+    return {
+        name: np.array(np.broadcast_to(np.asarray(given.get(name, defaults.get(name, 0)), dtype), (n,)))
+        for name, dtype in ROW_COLUMNS.items()
+    }
+
+
+def _concatenate_extra(parts: Sequence[Extra], name: str) -> Extra:
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if not ragged:
+        return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
+    if len(ragged) != len(parts):
+        raise DataError(f"extra column {name!r} is ragged in some rollouts and dense in others")
+    lengths = np.concatenate([np.diff(part.offsets) for part in ragged])
+    return Ragged(np.concatenate([part.values for part in ragged]), offsets_of(lengths))
+
+
+def to_arrays(rollouts: Rollouts, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """Flatten into plain arrays by name, for `numpy.savez`; `from_arrays` is the inverse."""
+    arrays = {prefix + f.name: getattr(rollouts, f.name) for f in fields(Rollouts) if f.name != "extras"}
+    for name, column in rollouts.extras.items():
+        if isinstance(column, Ragged):
+            arrays[f"{prefix}ragged.{name}"] = column.values
+            arrays[f"{prefix}ragged_offsets.{name}"] = column.offsets
+        else:
+            arrays[f"{prefix}extra.{name}"] = column
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Rollouts:
+    """Inverse of `to_arrays`. Raises `DataError` when a column is missing."""
+    own = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+    columns = [f.name for f in fields(Rollouts) if f.name != "extras"]
+    missing = [name for name in columns if name not in own]
+    if missing:
+        raise DataError(f"rollouts are missing the column {missing[0]!r}")
+    extras: dict[str, Extra] = {
+        name.removeprefix("extra."): array for name, array in own.items() if name.startswith("extra.")
+    }
+    for name, array in own.items():
+        if name.startswith("ragged."):
+            key = name.removeprefix("ragged.")
+            extras[key] = Ragged(array, own[f"ragged_offsets.{key}"])
+    return Rollouts(**{name: own[name] for name in columns}, extras=extras)
