@@ -1,0 +1,76 @@
+"""T shards of one buffer: each trainer owns N/T rollouts and draws B/T, as in arXiv 2604.08706, section 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.replay import ReplayBuffer, join_draws
+from ostinato.errors import DataError
+from ostinato.protocols import Draw
+from ostinato.rollouts import Rollouts
+
+
+class ShardedBuffer:
+    """Hands each new rollout to exactly one shard, in turn, and draws an equal part of a batch from every shard."""
+
+    def __init__(self, shards: Sequence[ReplayBuffer]) -> None:
+        if not shards:
+            raise DataError("a sharded buffer needs at least one shard")
+        self.shards = tuple(shards)
+        self._next = 0
+
+    def __len__(self) -> int:
+        return sum(len(shard) for shard in self.shards)
+
+    def can_add(self, n: int) -> bool:
+        """Whether every shard lets its part in."""
+        return all(shard.can_add(-(-n // len(self.shards))) for shard in self.shards)
+
+    def can_sample(self, n: int) -> bool:
+        """Whether every shard lets its part out."""
+        return all(shard.can_sample(n // len(self.shards)) for shard in self.shards)
+
+    def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
+        """Deal the rollouts out one by one, going on where the last call stopped; returns their ids, int64 (n,)."""
+        owner = (self._next + np.arange(len(rollouts))) % len(self.shards)
+        ids = np.empty(len(rollouts), np.int64)
+        for index, shard in enumerate(self.shards):
+            rows = np.flatnonzero(owner == index)
+            if len(rows):
+                ids[rows] = shard.add(rollouts.select(rows), train_step=train_step)
+        self._next = int((self._next + len(rollouts)) % len(self.shards))
+        return ids
+
+    def sample(self, n: int, *, train_step: int, rng: np.random.Generator) -> Draw:
+        """n / T rollouts from each shard. Raises `DataError` when T does not divide n."""
+        part, rest = divmod(n, len(self.shards))
+        if rest:
+            raise DataError(f"{len(self.shards)} shards must divide the batch of {n}")
+        return join_draws([shard.sample(part, train_step=train_step, rng=rng) for shard in self.shards])
+
+    def retain(self, *, train_step: int) -> None:
+        """Apply the retention rules of every shard."""
+        for shard in self.shards:
+            shard.retain(train_step=train_step)
+
+    def departures(self) -> NDArray[np.int64]:
+        """Uses of the rollouts that left any shard since the last call."""
+        return np.concatenate([shard.departures() for shard in self.shards])
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """Arrays of every shard, prefixed with its number."""
+        arrays = {"next_shard": np.array(self._next)}
+        for index, shard in enumerate(self.shards):
+            arrays |= {f"{index}/{name}": array for name, array in shard.state_arrays().items()}
+        return arrays
+
+    def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state_arrays`, for the same number of shards."""
+        self._next = int(arrays["next_shard"])
+        for index, shard in enumerate(self.shards):
+            prefix = f"{index}/"
+            shard.load_state_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
