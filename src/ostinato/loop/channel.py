@@ -1,0 +1,42 @@
+"""Weights handed over inside one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ostinato.errors import RunError
+from ostinato.protocols import Weights
+
+
+class MemoryChannel:
+    """Keeps the newest weights offered; a snapshot, so a reader never sees a step half done."""
+
+    def __init__(self) -> None:
+        self._offered: tuple[Weights, int] | None = None
+
+    def publish(self, weights: Weights, version: int) -> None:
+        """Offer new weights. Raises `RunError` when the version does not rise."""
+        if self._offered is not None and version <= self._offered[1]:
+            raise RunError(f"published version {version} after {self._offered[1]}: versions must rise")
+        self._offered = (weights, version)
+
+    def latest(self) -> tuple[Weights, int]:
+        """The newest weights and their version."""
+        if self._offered is None:
+            raise RunError("no weights were published yet")
+        return self._offered
+
+    def save(self, path: Path) -> None:
+        """Write the newest weights as float32 arrays by name."""
+        weights, version = self.latest()
+        arrays = {f"weights.{name}": np.asarray(value) for name, value in weights.items()}
+        with open(path, "wb") as file:
+            np.savez(file, version=version, **arrays)  # type: ignore[arg-type]
+
+    def load(self, path: Path) -> None:
+        """Inverse of `save`."""
+        with np.load(path, allow_pickle=False) as file:
+            weights = {name.removeprefix("weights."): file[name] for name in file.files if name != "version"}
+            self._offered = (weights, int(file["version"]))
