@@ -1,18 +1,13 @@
-"""Every setting of a run, once: frozen dataclasses filled from a TOML recipe and from `--section.key value`.
+"""Every setting of a run, once: frozen dataclasses with default, meaning and range.
 
-File and command line pass the same checks. A value that is out of range, of the wrong type, unknown or in contradiction
-with another raises `ConfigError` with one line; nothing is ever rewritten silently.
+`recipe` fills them from a file and the command line. Settings that contradict each other raise `ConfigError` with one
+line; nothing is ever rewritten silently.
 """
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ostinato.errors import ConfigError
@@ -107,7 +102,7 @@ class LoopConfig:
         None, "oldest rollout that may be trained on, in train steps; none: no bound", low=0
     )
     epochs: int = setting(1, "consecutive train steps on each drawn batch", low=1)
-    shards: bool = setting(False, "T buffer shards of N/T, each drawing B/T, as in the paper; otherwise one buffer")
+    shards: bool = setting(False, "T buffer shards of N/T, each drawing B/T, as in the paper; false: one buffer")
     compute_units: float = setting(0.0, "stop after this much compute, in baseline updates; 0: no bound", low=0)
     train_steps: int = setting(0, "stop after this many optimizer steps; 0: no bound", low=0)
 
@@ -122,7 +117,7 @@ class BufferConfig:
     capacity: int = setting(1020, "N: rollouts kept (replay: newest N) or queued", low=1)
     order: str = setting("newest", "queue only: which rollouts are handed out first", choices=("newest", "oldest"))
     replacement: bool = setting(True, "replay only: draw with replacement inside a batch")
-    min_size: int = setting(0, "replay only: rollouts needed before the first draw; 0: a batch", low=0)
+    min_size: int = setting(0, "replay only: rollouts needed before a draw; 0: a batch", low=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,160 +189,77 @@ class RunConfig:
 
 def check_combinations(config: RunConfig) -> None:
     """Refuse settings that contradict each other or would deadlock."""
-    loop, buffer = config.loop, config.buffer
-    b, g, n, t = loop.batch_size, loop.group_size, buffer.capacity, loop.trainers
-    request = g * loop.groups_per_request
-    slack = None if loop.max_staleness is None else loop.max_staleness - (loop.publish_every * 1 - 1)
-    queue = buffer.kind == "queue"
-    refuse = [
-        (b > n, f"loop.batch_size {b} > buffer.capacity {n}: a batch never fits in the buffer"),
-        (g > b, f"loop.group_size {g} > loop.batch_size {b}: a group never fits in a batch"),
-        (request > n, f"groups_per_request * group_size = {request} > buffer.capacity {n}: a request never fits"),
-        (buffer.min_size > n, f"buffer.min_size {buffer.min_size} > buffer.capacity {n}: it is never reached"),
-        (loop.shards and (b % t or n % t), f"loop.shards: trainers {t} must divide batch_size {b} and capacity {n}"),
-        (loop.shards and queue, "loop.shards needs buffer.kind = replay: the queue is one"),
-        (queue and n < b + g - 1, f"buffer.capacity {n} < {b + g - 1} (batch_size + group_size - 1): the queue could fill below a batch"),
-        (slack is not None and slack < 0, f"loop.max_staleness {loop.max_staleness} < publish_every - 1 = {loop.publish_every - 1}: nobody could move"),
-        (queue and slack == 0 and b % g != 0, f"loop.max_staleness {loop.max_staleness} leaves no slack, so batch_size {b} must be a multiple of group_size {g}"),
-        (queue and slack is not None and request > b, f"groups_per_request * group_size = {request} > batch_size {b} under a staleness bound: nobody could start"),
-        (queue and slack == 0 and b % request != 0, f"batch_size {b} must be a multiple of groups_per_request * group_size = {request} under this staleness bound"),
-        (loop.epochs > 1 and not queue, f"loop.epochs = {loop.epochs} belongs to buffer.kind = queue; a replay buffer repeats by itself"),
-        (queue and loop.epochs > 1 and loop.max_staleness is not None, "loop.epochs > 1 together with loop.max_staleness is not defined"),
-        (loop.compute_units == 0 and loop.train_steps == 0, "set loop.compute_units or loop.train_steps: the run would not end"),
-        (config.model.heads % config.model.kv_heads != 0, f"model.kv_heads {config.model.kv_heads} must divide model.heads {config.model.heads}"),
-        (config.model.hidden_size % config.model.heads != 0, f"model.heads {config.model.heads} must divide model.hidden_size {config.model.hidden_size}"),
-        ((config.model.backend == "toy") != (config.task.name == "toy"), "model.backend = toy and task.name = toy go together"),
-        (config.task.name == "jsonl" and not config.task.file, "task.name = jsonl needs task.file"),
-    ]  # fmt: skip
-    for bad, message in refuse:
+    for bad, message in (*_sizes(config), *_staleness(config), *_rest(config)):
         if bad:
             raise ConfigError(message)
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a TOML recipe and apply `--section.key value` overrides. Raises `ConfigError`."""
-    return config_from_dict(recipe_tree(path, overrides), where=str(path))
+Checks = list[tuple[bool, str]]
 
 
-def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The recipe as nested dictionaries, overrides applied, not yet checked."""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"recipe {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"recipe {path} cannot be read: {error}") from None
-    for key, value in _parse_overrides(overrides):
-        merge(tree, _nested(key.split("."), value))
-    return tree
+def _sizes(config: RunConfig) -> Checks:
+    loop, buffer = config.loop, config.buffer
+    b, g, n, t = loop.batch_size, loop.group_size, buffer.capacity, loop.trainers
+    queue, request = buffer.kind == "queue", g * loop.groups_per_request
+    return [
+        (b > n, f"loop.batch_size {b} > buffer.capacity {n}: a batch never fits in the buffer"),
+        (g > b, f"loop.group_size {g} > loop.batch_size {b}: a group never fits in a batch"),
+        (request > n, f"groups_per_request * group_size {request} > buffer.capacity {n}: a request never fits"),
+        (buffer.min_size > n, f"buffer.min_size {buffer.min_size} > buffer.capacity {n}: it is never reached"),
+        (loop.shards and queue, "loop.shards needs buffer.kind = replay: the queue is one"),
+        (
+            loop.shards and bool(b % t or n % t),
+            f"loop.shards: trainers {t} must divide batch_size {b} and buffer.capacity {n}",
+        ),
+        (
+            queue and n < b + request - 1,
+            f"buffer.capacity {n} < batch_size + request - 1 = {b + request - 1}: the queue could fill below a batch",
+        ),
+    ]
 
 
-def config_from_dict(tree: Mapping[str, Any], where: str = "settings") -> RunConfig:
-    """Build a `RunConfig`; every key must exist, every value must have the field's type and lie in its range."""
-    return typing.cast(RunConfig, _build(RunConfig, tree, "", where))
+def _staleness(config: RunConfig) -> Checks:
+    loop = config.loop
+    if loop.max_staleness is None:
+        return []
+    b, queue, request = loop.batch_size, config.buffer.kind == "queue", loop.group_size * loop.groups_per_request
+    slack = loop.max_staleness - (loop.publish_every - 1)
+    return [
+        (
+            slack < 0,
+            f"loop.max_staleness {loop.max_staleness} < publish_every - 1 = {loop.publish_every - 1}: nobody could go",
+        ),
+        (
+            queue and slack == 0 and b % request != 0,
+            f"loop.max_staleness {loop.max_staleness} leaves no slack: batch_size {b} must be a multiple of "
+            f"group_size * groups_per_request = {request}",
+        ),
+        (queue and request > b, f"group_size * groups_per_request {request} > batch_size {b}: nobody could start"),
+        (queue and loop.epochs > 1, "loop.epochs > 1 together with loop.max_staleness is not defined"),
+    ]
+
+
+def _rest(config: RunConfig) -> Checks:
+    loop, model, task = config.loop, config.model, config.task
+    return [
+        (
+            loop.epochs > 1 and config.buffer.kind != "queue",
+            f"loop.epochs = {loop.epochs} belongs to buffer.kind = queue; a replay buffer repeats by itself",
+        ),
+        (
+            loop.compute_units == 0 and loop.train_steps == 0,
+            "set loop.compute_units or loop.train_steps: the run would not end",
+        ),
+        (model.heads % model.kv_heads != 0, f"model.kv_heads {model.kv_heads} must divide model.heads {model.heads}"),
+        (
+            model.hidden_size % model.heads != 0,
+            f"model.heads {model.heads} must divide model.hidden_size {model.hidden_size}",
+        ),
+        ((model.backend == "toy") != (task.name == "toy"), "model.backend = toy and task.name = toy go together"),
+        (task.name == "jsonl" and not task.file, "task.name = jsonl needs task.file"),
+    ]
 
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:
     """Nested plain dictionaries: the inverse of `config_from_dict`."""
     return asdict(config)
-
-
-def settings_help() -> Iterator[tuple[str, str, str]]:
-    """(dotted name, default, help) of every setting, in order."""
-    for section in fields(RunConfig):
-        if is_dataclass(section.default_factory):
-            for item in fields(section.default_factory):
-                yield f"{section.name}.{item.name}", _shown(item), item.metadata["help"]
-        elif section.name != "arms":
-            yield section.name, _shown(section), section.metadata["help"]
-
-
-def merge(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `other` over `tree`, table by table, in place."""
-    for key, value in other.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            merge(tree[key], value)
-        else:
-            tree[key] = value
-    return tree
-
-
-def _build(cls: type[Any], tree: Mapping[str, Any], prefix: str, where: str) -> Any:
-    known = {item.name: item for item in fields(cls)}
-    for key in tree:
-        if key not in known:
-            near = _nearest(prefix + key)
-            raise ConfigError(f"{where}: unknown setting {prefix + key!r}; did you mean {near!r}?")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        name, kind = prefix + key, hints[key]
-        if is_dataclass(kind):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{where}: {name} is a section, got the value {value!r}")
-            values[key] = _build(typing.cast(type[Any], kind), value, name + ".", where)
-        else:
-            values[key] = _checked(name, value, kind, known[key], where)
-    return cls(**values)
-
-
-def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> Any:
-    optional = isinstance(kind, types.UnionType)
-    if optional and value in (None, "none"):
-        return None
-    base = typing.get_origin(kind) or (kind.__args__[0] if optional else kind)
-    if base is float and type(value) is int:
-        value = float(value)
-    if type(value) is not base:
-        raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {value!r}")
-    low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        raise ConfigError(f"{where}: {name} must be finite, got {value}")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = (
-            f"at least {low}" if high is None else f"between {low} and {high}" if low is not None else f"at most {high}"
-        )
-        raise ConfigError(f"{where}: {name} must be {bounds}, got {value}")
-    if choices and value not in choices:
-        raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, got {value!r}")
-    return value
-
-
-def _nearest(name: str) -> str:
-    names = [key for key, _, _ in settings_help()]
-    last = name.rsplit(".", 1)[-1]
-    by_whole = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    by_last = difflib.get_close_matches(last, [key.rsplit(".", 1)[-1] for key in names], n=1, cutoff=0)
-    if by_whole:
-        return by_whole[0]
-    return next((key for key in names if by_last and key.rsplit(".", 1)[-1] == by_last[0]), names[0])
-
-
-def _parse_overrides(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or len(word) == 2:
-            raise ConfigError(f"expected --section.key value, got {word!r}")
-        key, equals, value = word[2:].partition("=")
-        if not equals:
-            if not rest:
-                raise ConfigError(f"--{key} needs a value")
-            value = rest.pop(0)
-        yield key.replace("-", "_") if "options" not in key else key, _toml_value(value)
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
-
-
-def _shown(item: Field[Any]) -> str:
-    default = item.default if item.default is not MISSING else {}
-    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default) or '""'

@@ -62,8 +62,8 @@ class GroupRequest:
 class Draw:
     """A batch drawn from a store, arrays of shape (n,).
 
-    `rollout_ids` int64; `importance_weights` float64 (1 under uniform draws); `staleness` and `residence` int64 in train
-    steps at the draw; `uses` int64, how often each was drawn before, repeats inside this batch counted in order;
+    `rollout_ids` int64; `importance_weights` float64 (1 under uniform draws); `staleness` and `residence` int64 in
+    train steps at the draw; `uses` int64, how often each was drawn before, repeats inside this batch counted in order;
     `steps_since_last_use` int64, -1 where the rollout is new.
     """
 

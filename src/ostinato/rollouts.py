@@ -68,6 +68,7 @@ class Ragged:
 
 
 Extra = NDArray[Any] | Ragged
+IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +130,9 @@ class Rollouts:
     @classmethod
     def from_completions(
         cls,
-        prompts: Sequence[Sequence[int]],
-        completions: Sequence[Sequence[int]],
-        logprobs: Sequence[Sequence[float]],
+        prompts: Sequence[IntRow],
+        completions: Sequence[IntRow],
+        logprobs: Sequence[Sequence[float] | NDArray[np.floating[Any]]],
         **columns: Any,
     ) -> Rollouts:
         """Pack n (prompt, completion, log-probs of the completion) triples given as token ids.
@@ -181,7 +182,7 @@ class Rollouts:
         arrays = [getattr(self, name) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)]
         for column in self.extras.values():
             arrays += [column.values, column.offsets] if isinstance(column, Ragged) else [column]
-        return sum(array.nbytes for array in arrays) + self.offsets.nbytes
+        return int(sum(array.nbytes for array in arrays)) + self.offsets.nbytes
 
     def prompt(self, index: int) -> NDArray[np.int32]:
         """Prompt tokens of rollout `index`, a view."""

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file so that a reader, a crash or a full disk never meets half of it."""
@@ -32,6 +35,18 @@ def write_atomic(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """`write_atomic` of indented JSON; NaN and infinity become null, numpy scalars plain numbers."""
     write_atomic(path, json.dumps(_plain(value), indent=1) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays as an uncompressed .npz; no pickle."""
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Inverse of `write_arrays`. Raises `OSError`, `ValueError` or `zipfile.BadZipFile` on a damaged file."""
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        return dict(archive)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """The shipped fake: a tabular softmax policy in numpy with real gradients.
 
-A completion of prompt i is `length` tokens, each drawn from its own row of a table: logits [prompts, length, vocabulary].
-Every prompt hides one sequence; the reward is 1 when the completion equals it. The table cannot generalise, so the toy is
-tested on the prompts it trains on. Tests, docs and the simulator run on it in milliseconds and without torch.
+A completion of prompt i is `length` tokens, each drawn from its own row of a table of logits
+[prompts, length, vocabulary]. Every prompt hides one sequence; the reward is 1 when the completion equals it. The table
+cannot generalise, so the toy is tested on the prompts it trains on. Tests and docs run on it, in milliseconds and
+without torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from ostinato.config import LossConfig, RunConfig, ToyConfig
 from ostinato.errors import CheckpointError
 from ostinato.protocols import Draw, GroupRequest, Task, Weights
 from ostinato.rollouts import Rollouts
+from ostinato.telemetry import read_arrays, write_arrays
 
 TABLE_STREAM, TASK_STREAM = 11, 12
 """Second entry of the seeds of the hidden sequences and of the order of prompts."""
@@ -28,16 +31,19 @@ class ToyTasks:
 
     def __init__(self, config: ToyConfig, seed: int) -> None:
         self._seed = seed
-        hidden = np.random.default_rng([seed, TABLE_STREAM]).integers(config.vocabulary, size=(config.prompts, config.length))
+        hidden = np.random.default_rng([seed, TABLE_STREAM]).integers(
+            config.vocabulary, size=(config.prompts, config.length)
+        )
         self.test = tuple(
-            Task(prompt=str(i), answer=" ".join(map(str, row)), prompt_id=i, source="toy") for i, row in enumerate(hidden)
+            Task(prompt=str(i), answer=" ".join(map(str, row)), prompt_id=i, source="toy")
+            for i, row in enumerate(hidden)
         )
 
     def train(self, index: int) -> Task:
         """Prompt `index` of an endless sequence of seeded shuffles."""
         epoch, place = divmod(index, len(self.test))
         order = np.random.default_rng([self._seed, TASK_STREAM, epoch]).permutation(len(self.test))
-        return self.test[order[place]]
+        return self.test[int(order[place])]
 
 
 class ToyScorer:
@@ -122,16 +128,16 @@ class ToyTrainer:
         return {"table": self.table}
 
     def save(self, directory: Path) -> None:
-        """Write `table.npy`."""
+        """Write `table.npz`."""
         directory.mkdir(parents=True)
-        np.save(directory / "table.npy", self.table)
+        write_arrays(directory / "table.npz", {"table": self.table})
 
     def load(self, directory: Path) -> None:
         """Inverse of `save`. Raises `CheckpointError`."""
         try:
-            self.table = np.load(directory / "table.npy", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise CheckpointError(f"{directory / 'table.npy'} cannot be read: {error}") from error
+            self.table = read_arrays(directory / "table.npz")["table"]
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise CheckpointError(f"{directory / 'table.npz'} cannot be read: {error}") from error
 
 
 class ToyBackend:

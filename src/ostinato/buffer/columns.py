@@ -21,7 +21,8 @@ BOOK_COLUMNS: dict[str, Any] = {
 class Columns:
     """Read-only view of the rows of a buffer, arrays of shape (n,), oldest first.
 
-    Names: the row columns of `Rollouts`, and `rollout_id` (monotone), `insert_step`, `uses`, `last_use_step` (-1: never).
+    Names: the row columns of `Rollouts`, and `rollout_id` (monotone), `insert_step`, `uses`,
+    `last_use_step` (-1: never).
     """
 
     def __init__(self, table: Table) -> None:

@@ -18,7 +18,7 @@ class Limiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MinSize:
-    """Inserts never wait; draws wait until `n` rollouts (at least a batch) are there. 0: the paper's buffer."""
+    """Inserts never wait; draws wait until `n` rollouts are there. 0, the paper's buffer: until a batch is there."""
 
     n: int = 0
 
@@ -26,7 +26,7 @@ class MinSize:
         return True
 
     def can_sample(self, n: int, *, size: int) -> bool:
-        return size >= max(n, self.n)
+        return size >= (self.n or n)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ from ostinato.staleness import residence, staleness
 class ReplayBuffer:
     """Keeps rollouts and draws them again.
 
-    `capacity`: rollouts held at most; beyond it the oldest leave. `sampler`: which rows a draw takes. `retention`: rules
-    whose verdicts are combined (a row stays when all keep it). `limiter`: who must wait. Rollouts are copied in and out.
-    `first_id` and `id_stride` number the rollouts (shards use one residue each). Raises `DataError` when misused:
-    inserting past the limiter or more than the capacity, drawing more than is there, columns that differ from earlier ones.
+    `capacity`: rollouts held at most; beyond it the oldest leave. `sampler`: which rows a draw takes. `retention`:
+    rules whose verdicts are combined (a row stays when all keep it). `limiter`: who must wait. Rollouts are copied in
+    and out. `first_id` and `id_stride` number the rollouts (shards use one residue each).
+    Raises `DataError` when misused: inserting past the limiter or more than the capacity, drawing more than is there,
+    extra columns that differ from those held.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class ReplayBuffer:
         return self.limiter.can_add(n, size=len(self), capacity=self.capacity)
 
     def can_sample(self, n: int) -> bool:
-        """Whether the limiter lets a batch of n out now."""
-        return len(self) > 0 and self.limiter.can_sample(n, size=len(self))
+        """Whether the limiter lets a batch of n out now, and a sampler that never repeats a row finds enough."""
+        enough = len(self) >= (1 if self.sampler.repeats else n)
+        return enough and self.limiter.can_sample(n, size=len(self))
 
     def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
         """Copy rollouts in at this train step; returns their rollout ids, int64 (n,)."""
@@ -98,8 +100,6 @@ class ReplayBuffer:
         self.retain(train_step=train_step)
         if not self.can_sample(n):
             raise DataError(f"cannot draw {n} from the {len(self)} rollouts held; ask can_sample first")
-        if len(self) < n and not self.sampler.repeats:
-            raise DataError(f"cannot draw {n} different rollouts from {len(self)}")
         rows = self.sampler(self.columns, n, rng)
         draw = self._draw(rows, train_step)
         np.add.at(self._table["uses"], rows, 1)

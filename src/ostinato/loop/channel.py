@@ -8,6 +8,7 @@ import numpy as np
 
 from ostinato.errors import RunError
 from ostinato.protocols import Weights
+from ostinato.telemetry import read_arrays, write_arrays
 
 
 class MemoryChannel:
@@ -32,11 +33,10 @@ class MemoryChannel:
         """Write the newest weights as float32 arrays by name."""
         weights, version = self.latest()
         arrays = {f"weights.{name}": np.asarray(value) for name, value in weights.items()}
-        with open(path, "wb") as file:
-            np.savez(file, version=version, **arrays)  # type: ignore[arg-type]
+        write_arrays(path, arrays | {"version": np.array(version)})
 
     def load(self, path: Path) -> None:
         """Inverse of `save`."""
-        with np.load(path, allow_pickle=False) as file:
-            weights = {name.removeprefix("weights."): file[name] for name in file.files if name != "version"}
-            self._offered = (weights, int(file["version"]))
+        arrays = read_arrays(path)
+        version = int(arrays.pop("version"))
+        self._offered = ({name.removeprefix("weights."): array for name, array in arrays.items()}, version)

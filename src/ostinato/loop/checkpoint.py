@@ -16,32 +16,31 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ostinato.errors import CheckpointError, DataError
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.clock import Clock, InFlight
 from ostinato.loop.ledger import Ledger
 from ostinato.loop.loop import Generated, Loop
 from ostinato.rollouts import from_arrays, to_arrays
-from ostinato.telemetry import directory_in_place, write_json
+from ostinato.telemetry import directory_in_place, read_arrays, write_arrays, write_json
 
 FORMAT = 1
 
 
 def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: Clock, extra: dict[str, Any]) -> None:
-    """Write the state of a loop that stands at a `Stepped` event with `batch_done`. `extra`: the caller's own, plain."""
-    working = {rank: (flight.deliver_at, flight.result) for rank, flight in clock.in_flight().items()}
-    held = {rank: (None, result) for rank, result in loop.in_hand.items()}
-    flights: dict[int, tuple[float | None, Generated]] = working | held
+    """Write the state of a loop that stands at a `Stepped` event with `batch_done`; `extra` is the caller's own."""
+    flights: dict[int, tuple[float | None, Generated]] = {
+        rank: (flight.deliver_at, flight.result) for rank, flight in clock.in_flight().items()
+    }
+    flights |= {rank: (None, done) for rank, done in loop.in_hand.items()}
     with directory_in_place(directory) as temporary:
         loop.parts.trainer.save(temporary / "trainer")
         channel.save(temporary / "published.npz")
-        _save_arrays(temporary / "buffer.npz", loop.parts.store.state_arrays())
+        write_arrays(temporary / "buffer.npz", loop.parts.store.state_arrays())
         arrays: dict[str, Any] = {}
         for rank, (_, done) in flights.items():
             arrays |= to_arrays(done.rollouts, prefix=f"{rank}/")
-        _save_arrays(temporary / "in_flight.npz", arrays)
+        write_arrays(temporary / "in_flight.npz", arrays)
         state = {
             "format": FORMAT,
             "now": clock.now,
@@ -71,10 +70,8 @@ def load_checkpoint(
             raise CheckpointError(f"{directory} has checkpoint format {state['format']}, expected {FORMAT}")
         loop.parts.trainer.load(directory / "trainer")
         channel.load(directory / "published.npz")
-        with np.load(directory / "buffer.npz", allow_pickle=False) as file:
-            loop.parts.store.load_state_arrays(dict(file))
-        with np.load(directory / "in_flight.npz", allow_pickle=False) as file:
-            arrays = dict(file)
+        loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
+        arrays = read_arrays(directory / "in_flight.npz")
         loop.ledger = Ledger.from_state(state["ledger"])
         loop.statistics.load_state_dict(state["statistics"])
         loop.draw_rng.bit_generator.state = state["draw_rng"]
@@ -93,8 +90,3 @@ def _resumed(rank: int, kept: dict[str, Any], arrays: dict[str, Any]) -> InFligh
         raise CheckpointError(f"groups in flight of generator {rank - 1} are incomplete: {error}") from error
     done = Generated(rollouts, tuple(kept["groups"]), kept["generate_s"], kept["score_s"])
     return done if kept["deliver_at"] is None else InFlight(kept["deliver_at"], done)
-
-
-def _save_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)

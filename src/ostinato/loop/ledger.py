@@ -31,7 +31,7 @@ class Ledger:
 
     def mu_measured(self) -> float | None:
         """Cost ratio measured from busy seconds; None before anything was trained."""
-        if not self.trained or not self.generated or self.busy_train_s == 0:
+        if not min(self.trained, self.generated, self.busy_train_s, self.busy_generate_s) > 0:
             return None
         return measured_mu(self.busy_generate_s, self.generated, self.busy_train_s, self.trained)
 

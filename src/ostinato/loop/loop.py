@@ -19,7 +19,17 @@ from ostinato.errors import DataError
 from ostinato.loop.clock import Clock, Event, InFlight, Process, Until, Work
 from ostinato.loop.events import Admitted, Stepped
 from ostinato.loop.ledger import Ledger
-from ostinato.protocols import Draw, Generator, GroupRequest, Sampling, Scorer, Store, TaskStream, Trainer, WeightChannel
+from ostinato.protocols import (
+    Draw,
+    Generator,
+    GroupRequest,
+    Sampling,
+    Scorer,
+    Store,
+    TaskStream,
+    Trainer,
+    WeightChannel,
+)
 from ostinato.rollouts import Rollouts, concatenate
 from ostinato.staleness import admissible_rollouts
 from ostinato.stats.replay import ReplayStatistics

@@ -1,10 +1,10 @@
 """A run on disk: drives the loop, evaluates at compute points, writes metrics and checkpoints.
 
-    <run>/run.json          settings and versions
-    <run>/metrics.jsonl     one line a train step and an evaluation
-    <run>/statistics.json   histograms of staleness, residence, uses, steps since last use
-    <run>/checkpoints/      the two newest
-    <run>/finished.json     written last: counters and measured mu
+<run>/run.json          settings and versions
+<run>/metrics.jsonl     one line a train step and an evaluation
+<run>/statistics.json   histograms of staleness, residence, uses, steps since last use
+<run>/checkpoints/      the two newest
+<run>/finished.json     written last: counters and measured mu
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Session:
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Go on until the budget is spent (True) or `stop()` asks to leave (False); both end with a checkpoint."""
+        self._metrics = JsonlWriter(self.directory / "metrics.jsonl", keep_bytes=self._keep_bytes)
         try:
             if self._next_point == 0:
                 self._evaluate()
@@ -152,7 +153,7 @@ class Session:
             now, self._resumed, extra = load_checkpoint(checkpoints[-1], self._loop, self._channel)
             self._next_point, keep_bytes = extra["next_point"], extra["metrics_bytes"]
         write_json(path, {"settings": settings, **about})
-        self._metrics = JsonlWriter(self.directory / "metrics.jsonl", keep_bytes=keep_bytes)
+        self._keep_bytes = keep_bytes
         (self.directory / "finished.json").unlink(missing_ok=True)
         self._clock = VirtualClock(now) if self.config.loop.clock == "virtual" else WallClock(now)
 
@@ -199,7 +200,9 @@ def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], direct
         if name.startswith(FREE_TO_CHANGE):
             continue
         if before.get(name) != after.get(name):
-            raise ConfigError(f"{directory} was run with {name} = {before.get(name)!r}, cannot resume with {after.get(name)!r}")
+            raise ConfigError(
+                f"{directory} was run with {name} = {before.get(name)!r}, cannot resume with {after.get(name)!r}"
+            )
 
 
 def newest_checkpoint(directory: Path) -> Path:

@@ -1,0 +1,7 @@
+"""`python -m ostinato`."""
+
+import sys
+
+from ostinato.cli import main
+
+sys.exit(main())

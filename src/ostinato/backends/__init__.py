@@ -1,0 +1,1 @@
+"""Things that generate and train: each room satisfies the protocols of `ostinato.protocols`."""

@@ -1,0 +1,81 @@
+"""A causal language model on a task in text: the parts of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ostinato.backends.hf.generator import HFGenerator
+from ostinato.backends.hf.models import build_model, load_model, snapshot
+from ostinato.backends.hf.tokenizer import character_tokenizer, decode_text
+from ostinato.backends.hf.trainer import HFTrainer
+from ostinato.backends.hf.warm_start import WarmStartReport, warm_start
+from ostinato.config import RunConfig, SamplingConfig
+from ostinato.protocols import Sampling, Weights
+from ostinato.tasks import TaskSet, TextScorer, create
+
+
+class HFBackend:
+    """A `protocols.Backend`: policy, tokenizer, tasks and scorer as the configuration names them.
+
+    `cache` keeps warm starts and converted models. The initial policy is loaded (`model.path`), or built and
+    warm-started; a built one depends on `task.seed` and not on the run's seed: all runs on a task start from the same
+    policy. On a GPU when torch sees one. Raises `ConfigError`, `MissingExtraError`, `DataError`, and `RunError` from a
+    warm start.
+
+    `warm_start_report` says what the warm start reached; None without one.
+    """
+
+    def __init__(self, config: RunConfig, cache: Path) -> None:
+        torch.set_num_threads(config.threads)
+        self._config = config
+        self.tasks: TaskSet = create(config.task)
+        self.warm_start_report: WarmStartReport | None = None
+        if config.model.path:
+            model, self.tokenizer = load_model(config.model.path, cache)
+        else:
+            self.tokenizer = character_tokenizer()
+            model = build_model(config.model, self.tokenizer, config.task.seed)
+        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+        self.scorer = TextScorer(self.tasks, self._text)
+        if not config.model.path and config.warm_start.target_accuracy > 0:
+            self._warm_start(cache)
+
+    def trainer(self) -> HFTrainer:
+        """A trainer at the initial weights, with a model of its own."""
+        config = self._config
+        return HFTrainer(
+            self._model, self.tokenizer, loss=config.loss, optimizer=config.optimizer, bf16=config.model.bf16
+        )
+
+    def generator(self) -> HFGenerator:
+        """A generator at the initial weights, with a model of its own."""
+        return HFGenerator(self._model, self.tokenizer, bf16=self._config.model.bf16)
+
+    def initial_weights(self) -> Weights:
+        """The policy before the first train step."""
+        return snapshot(self._model)
+
+    def _text(self, tokens: NDArray[np.int32]) -> str:
+        return decode_text(self.tokenizer, tokens)
+
+    def _warm_start(self, cache: Path) -> None:
+        config = self._config
+        self._model, self.warm_start_report = warm_start(
+            self._model,
+            self.tokenizer,
+            self.tasks,
+            self.scorer,
+            config.warm_start,
+            sampling=sampling_of(config.sampling),
+            seed=config.task.seed,
+            cache=cache,
+        )
+
+
+def sampling_of(config: SamplingConfig) -> Sampling:
+    """The `sampling` section of a recipe as what a request carries."""
+    return Sampling(config.temperature, config.top_p, config.top_k, config.max_new_tokens)

@@ -1,0 +1,94 @@
+"""Causal language models: built from sizes, or loaded from a directory, the hub or SmolLM2's package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from ostinato.backends.hf.smollm2 import smollm2_directory
+from ostinato.config import ModelConfig
+from ostinato.errors import ConfigError, DataError, OstinatoError
+from ostinato.protocols import Weights
+
+CONTEXT_TOKENS = 2048
+
+
+def build_model(config: ModelConfig, tokenizer: Any, seed: int) -> Any:
+    """A float32 Qwen3 with tied embeddings; its random weights depend on `seed` alone, global state is untouched."""
+    architecture = transformers.Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.hidden_size // config.heads,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.Qwen3ForCausalLM(architecture).eval()
+
+
+def load_model(path: str, cache: Path) -> tuple[Any, Any]:
+    """(model, tokenizer) in float32 from a directory, a hub name, or "smollm2" (converted once, kept below `cache`).
+
+    Raises `ConfigError` when nothing can be loaded from there, `MissingExtraError` when SmolLM2's parts are absent.
+    """
+    try:
+        with quiet():
+            source = str(smollm2_directory(cache)) if path == "smollm2" else path
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    except OstinatoError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"model.path {path!r}: expected a model directory or a reachable hub name; {reason}"
+        ) from None
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"model.path {path!r}: its tokenizer has no end-of-sequence token")
+    return model.eval(), tokenizer
+
+
+def snapshot(model: Any) -> dict[str, Tensor]:
+    """A copy of every parameter by name; tied ones once."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def restore(model: Any, weights: Weights) -> None:
+    """Copy a snapshot into `model` in place. Raises `DataError` when names or shapes differ."""
+    parameters = dict(model.named_parameters())
+    if parameters.keys() != weights.keys():
+        raise DataError(f"weights and model differ in {sorted(parameters.keys() ^ weights.keys())[:3]}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if parameter.shape != weights[name].shape:
+                raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
+            parameter.copy_(weights[name])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and notices of transformers inside the block; its settings come back afterwards."""
+    log = transformers.utils.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()

@@ -1,0 +1,52 @@
+"""From a recipe's model.backend to the room that implements it. The one table of names."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ostinato.config import RunConfig
+from ostinato.protocols import Backend
+
+
+def open_backend(config: RunConfig) -> Backend:
+    """Build the backend of a recipe; a warm start happens here and is cached."""
+    openers: dict[str, Callable[[RunConfig], Backend]] = {"toy": _toy, "hf": _hf}
+    return openers[config.model.backend](config)
+
+
+def cache_directory() -> Path:
+    """Where warm-started and converted models are kept: $OSTINATO_CACHE or ~/.cache/ostinato."""
+    return Path(os.environ.get("OSTINATO_CACHE") or Path.home() / ".cache" / "ostinato")
+
+
+def environment() -> dict[str, Any]:
+    """Versions that a result depends on, for run.json."""
+    versions: dict[str, str | None] = {}
+    for package in ("ostinato", "numpy", "torch", "transformers"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _toy(config: RunConfig) -> Backend:
+    from ostinato.backends.toy import ToyBackend
+
+    return ToyBackend(config)
+
+
+def _hf(config: RunConfig) -> Backend:
+    from ostinato.backends.hf import HFBackend
+
+    return HFBackend(config, cache_directory())

@@ -1,0 +1,40 @@
+"""AsymRE: REINFORCE on old data with a lowered baseline instead of an importance ratio."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ostinato.losses.output import LossOutput, ratio_metrics
+from ostinato.losses.ratios import masked_log_ratio
+from ostinato.losses.reduce import sequence_sum_mean
+
+
+def asymre(
+    logprobs_BL: Tensor,
+    advantages_B: Tensor,
+    mask_BL: Tensor,
+    *,
+    behavior_logprobs_BL: Tensor | None = None,
+    weights_B: Tensor | None = None,
+    denominator: float | None = None,
+) -> LossOutput:
+    """Policy loss without ratio and without clip.
+
+        loss = -1/B sum_i w_i A_i sum_t m_it log pi(y_it),      A_i = r_i - (mean_i + shift)
+
+    with mask m, importance weight w of rollout i (1 when `weights_B` is None) and the advantages of
+    `ostinato.advantages.shifted_advantages`; B rollouts (or `denominator`: those of the whole batch, so that
+    micro-batches add up). A baseline below the mean reward lets the policy keep several answers; one above it, in
+    general, a single answer that need not be the best.
+
+    Shapes: `logprobs_BL` and the bool `mask_BL` (B, L); `advantages_B`, `weights_B` (B,). Natural logs. The stored
+    `behavior_logprobs_BL` (B, L) serve the metrics alone; without them `tokens` is the only one.
+    Source: AsymRE, arXiv 2506.20520.
+    """
+    coefficients_B = advantages_B.detach() if weights_B is None else weights_B.detach() * advantages_B.detach()
+    loss = -sequence_sum_mean(coefficients_B[:, None] * logprobs_BL, mask_BL, denominator=denominator)
+    if behavior_logprobs_BL is None:
+        return LossOutput(loss, {"tokens": mask_BL.sum()})
+    log_ratio_BL = masked_log_ratio(logprobs_BL.detach(), behavior_logprobs_BL, mask_BL)
+    return LossOutput(loss, ratio_metrics(log_ratio_BL, torch.zeros_like(mask_BL), mask_BL))

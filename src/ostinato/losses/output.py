@@ -1,0 +1,39 @@
+"""What every loss returns, and the ratio metrics they share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LossOutput(NamedTuple):
+    """`loss`: scalar, to be minimized. `metrics`: detached scalars that micro-batches combine.
+
+    `tokens` is the count under the mask. Names that end in `_sum` and `clipped` (a count) add up over micro-batches and
+    are divided by the added `tokens` for a mean; `ratio_max` combines by maximum.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+
+
+@torch.no_grad()
+def ratio_metrics(log_ratio_BL: Tensor, clipped_BL: Tensor, mask_BL: Tensor) -> dict[str, Tensor]:
+    """How far the policy has moved from the one that generated, over the tokens under the mask.
+
+    With r = exp(log_ratio) = pi / mu: `ratio_sum`, `ratio_max` (0 without tokens), `log_ratio_abs_sum`, `clipped`
+    (tokens whose gradient the clip removes) and `kl_sum`, the sum of r - 1 - log r >= 0, which estimates KL(mu || pi)
+    without bias. `log_ratio_BL` must be 0 where the mask is False.
+    Source: estimator k3, http://joschu.net/blog/kl-approx.html.
+    """
+    ratio_BL = torch.where(mask_BL, log_ratio_BL.exp(), 0.0)
+    return {
+        "tokens": mask_BL.sum(),
+        "ratio_sum": ratio_BL.sum(),
+        "ratio_max": torch.cat([ratio_BL.flatten(), ratio_BL.new_zeros(1)]).max(),
+        "log_ratio_abs_sum": log_ratio_BL.abs().sum(),
+        "kl_sum": (torch.expm1(log_ratio_BL) - log_ratio_BL).sum(),
+        "clipped": (clipped_BL & mask_BL).sum(),
+    }

@@ -1,0 +1,147 @@
+"""Recipes: settings from a TOML file and from `--section.key value`, through the same checks.
+
+A value that is out of range, of the wrong type or unknown raises `ConfigError` with one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ostinato.config import RunConfig
+from ostinato.errors import ConfigError
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML recipe and apply `--section.key value` overrides. Raises `ConfigError`."""
+    return config_from_dict(recipe_tree(path, overrides), where=str(path))
+
+
+def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The recipe as nested dictionaries, overrides applied, not yet checked."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"recipe {path} does not exist") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error}") from None
+    return apply_overrides(tree, overrides)
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Lay `--section.key value` words over nested settings, in place."""
+    for key, value in _parse_overrides(overrides):
+        merge(tree, _nested(key.split("."), value))
+    return tree
+
+
+def config_from_dict(tree: Mapping[str, Any], where: str = "settings") -> RunConfig:
+    """Build a `RunConfig`; every key must exist, every value must have the field's type and lie in its range."""
+    return typing.cast(RunConfig, _build(RunConfig, tree, "", where))
+
+
+def settings_help() -> Iterator[tuple[str, str, str]]:
+    """(dotted name, default, help) of every setting, in order."""
+    for section in fields(RunConfig):
+        if is_dataclass(section.default_factory):
+            for item in fields(section.default_factory):
+                yield f"{section.name}.{item.name}", _shown(item), item.metadata["help"]
+        elif section.name != "arms":
+            yield section.name, _shown(section), section.metadata["help"]
+
+
+def merge(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `other` over `tree`, table by table, in place."""
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            merge(tree[key], value)
+        else:
+            tree[key] = value
+    return tree
+
+
+def _build(cls: type[Any], tree: Mapping[str, Any], prefix: str, where: str) -> Any:
+    known = {item.name: item for item in fields(cls)}
+    for key in tree:
+        if key not in known:
+            near = _nearest(prefix + key)
+            raise ConfigError(f"{where}: unknown setting {prefix + key!r}; did you mean {near!r}?")
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        name, kind = prefix + key, hints[key]
+        if is_dataclass(kind):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}: {name} is a section, got the value {value!r}")
+            values[key] = _build(typing.cast(type[Any], kind), value, name + ".", where)
+        else:
+            values[key] = _checked(name, value, kind, known[key], where)
+    return cls(**values)
+
+
+def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> Any:
+    optional = isinstance(kind, types.UnionType)
+    if optional and value in (None, "none"):
+        return None
+    base = kind.__args__[0] if optional else typing.get_origin(kind) or kind
+    if base is float and type(value) is int:
+        value = float(value)
+    if type(value) is not base:
+        raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {value!r}")
+    low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        raise ConfigError(f"{where}: {name} must be finite, got {value}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = (
+            f"at least {low}" if high is None else f"between {low} and {high}" if low is not None else f"at most {high}"
+        )
+        raise ConfigError(f"{where}: {name} must be {bounds}, got {value}")
+    if choices and value not in choices:
+        raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def _nearest(name: str) -> str:
+    names = [key for key, _, _ in settings_help()]
+    last = name.rsplit(".", 1)[-1]
+    by_whole = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    by_last = difflib.get_close_matches(last, [key.rsplit(".", 1)[-1] for key in names], n=1, cutoff=0)
+    if by_whole:
+        return by_whole[0]
+    return next((key for key in names if by_last and key.rsplit(".", 1)[-1] == by_last[0]), names[0])
+
+
+def _parse_overrides(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) == 2:
+            raise ConfigError(f"expected --section.key value, got {word!r}")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{key} needs a value")
+            value = rest.pop(0)
+        yield key.replace("-", "_") if "options" not in key else key, _toml_value(value)
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
+    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
+
+
+def _shown(item: Field[Any]) -> str:
+    default = item.default if item.default is not MISSING else {}
+    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default) or '""'

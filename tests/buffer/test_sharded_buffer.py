@@ -1,0 +1,48 @@
+"""Shards: each rollout in exactly one, equal parts drawn."""
+
+import numpy as np
+import pytest
+
+from ostinato.buffer import ReplayBuffer, ShardedBuffer
+from ostinato.errors import DataError
+from ostinato.rollouts import Rollouts
+
+
+def rewards(first: int, n: int) -> Rollouts:
+    numbers = range(first, first + n)
+    return Rollouts.from_completions([[0]] * n, [[i] for i in numbers], [[0.0]] * n, reward=[float(i) for i in numbers])
+
+
+def sharded(count: int, each: int) -> ShardedBuffer:
+    return ShardedBuffer([ReplayBuffer(each, first_id=i, id_stride=count) for i in range(count)])
+
+
+def test_rollouts_when_dealt_are_balanced_and_numbered_once() -> None:
+    store = sharded(3, 4)
+    ids = np.concatenate([store.add(rewards(first, 5), train_step=0) for first in (0, 5)])
+    assert sorted(ids) == list(range(10))
+    assert [len(shard) for shard in store.shards] == [4, 3, 3]
+    held = np.concatenate([shard.columns["reward"] for shard in store.shards])
+    assert sorted(held) == list(range(10))
+    store.add(rewards(10, 5), train_step=0)
+    assert len(store) == 12 and [len(shard) for shard in store.shards] == [4, 4, 4]
+
+
+def test_draw_when_taken_has_an_equal_part_of_each_shard() -> None:
+    store = sharded(3, 4)
+    store.add(rewards(0, 12), train_step=0)
+    draw = store.sample(6, train_step=2, rng=np.random.default_rng(0))
+    assert (draw.rollout_ids % 3).tolist() == [0, 0, 1, 1, 2, 2]
+    assert draw.rollouts.reward.tolist() == draw.rollout_ids.tolist()
+    assert set(draw.residence) == {2}
+    with pytest.raises(DataError, match="3 shards must divide the batch of 7"):
+        store.sample(7, train_step=2, rng=np.random.default_rng(0))
+
+
+def test_state_when_restored_goes_on_dealing_where_it_stopped() -> None:
+    one, two = sharded(3, 4), sharded(3, 4)
+    one.add(rewards(0, 4), train_step=0)
+    two.load_state_arrays(one.state_arrays())
+    for store in (one, two):
+        store.add(rewards(4, 1), train_step=0)
+    assert two.shards[1].columns["reward"].tolist() == one.shards[1].columns["reward"].tolist() == [1.0, 4.0]

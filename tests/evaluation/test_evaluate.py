@@ -1,0 +1,116 @@
+"""Evaluation through the protocols alone: a generator that copies its seed, a scorer that reads the completion."""
+
+import numpy as np
+import pytest
+
+from ostinato.errors import ConfigError, DataError
+from ostinato.evaluation import Evaluation, evaluate
+from ostinato.protocols import Sampling, Task
+from ostinato.rollouts import Rollouts
+
+GREEDY = Sampling(temperature=0)
+
+
+class CountingGenerator:
+    """Completion j of task i is j + 1 tokens long and says whether j < i, so task i has i correct completions."""
+
+    def __init__(self) -> None:
+        self.requests = []
+
+    def load(self, weights, version):
+        raise AssertionError("evaluation must not exchange weights")
+
+    def stream(self, requests):
+        self.requests += requests
+        for request in requests:
+            task, rows = int(request.task.answer), range(request.group_size)
+            completions = [[int(j < task)] * (j + 1) for j in rows]
+            yield Rollouts.from_completions(
+                [[7]] * len(rows),
+                completions,
+                [[0.0] * len(c) for c in completions],
+                group_id=request.group_id,
+                truncated=[j == 3 for j in rows],
+            )
+
+
+class LastTokenScorer:
+    """The reward is the last token."""
+
+    def score(self, rollouts, tasks):
+        assert [task.answer for task in tasks] == [str(i) for i in rollouts.group_id]
+        return rollouts.tokens[rollouts.offsets[1:] - 1].astype(np.float64)
+
+
+def tasks(m):
+    return [Task(prompt=f"prompt {i}", answer=str(i), prompt_id=i, source="fake") for i in range(m)]
+
+
+def run(generator=None, scorer=None, m=5, samples=4, **options):
+    generator, scorer = generator or CountingGenerator(), scorer or LastTokenScorer()
+    return evaluate(generator, scorer, tasks(m), sampling=Sampling(), samples=samples, seed=(9, 2), **options)
+
+
+def test_evaluate_counts_correct_completions_of_each_task():
+    result = run()
+    assert result.correct.tolist() == [0, 1, 2, 3, 4]
+    assert result.accuracy == 0.5
+    assert result.mean_length == (1 + 2 + 3 + 4) / 4
+    assert result.truncated_fraction == 0.25
+
+
+def test_evaluate_gives_unbiased_pass_at_k_over_tasks():
+    # Of 4 samples with 0..4 correct, two draws fail with chance 1, 1/2, 1/6, 0, 0.
+    assert run().pass_at(2) == pytest.approx(1 - (1 + 1 / 2 + 1 / 6) / 5)
+    assert run().pass_at(1) == run().accuracy
+
+
+def test_standard_error_is_over_prompts_not_completions():
+    shares = np.array([0, 0.25, 0.5, 0.75, 1])
+    assert run().standard_error == pytest.approx(np.sqrt(shares.var(ddof=1) / 5))
+    assert np.isnan(Evaluation(np.array([1]), 1, 1.0, 0.0).standard_error)
+
+
+def test_evaluate_gives_every_task_its_own_stream_and_the_settings_it_was_given():
+    generator = CountingGenerator()
+    evaluate(generator, LastTokenScorer(), tasks(3), sampling=GREEDY, samples=1, seed=(9, 2))
+    assert [r.seed for r in generator.requests] == [(9, 2, 0), (9, 2, 1), (9, 2, 2)]
+    assert {(r.group_size, r.sampling.temperature) for r in generator.requests} == {(1, 0)}
+
+
+def test_evaluate_applies_the_threshold_strictly():
+    assert run(correct_above=0.999).accuracy == 0.5
+    assert run(correct_above=1.0).accuracy == 0
+
+
+@pytest.mark.parametrize(("m", "samples"), [(0, 1), (1, 0)])
+def test_evaluate_is_refused_when_there_is_nothing_to_do(m, samples):
+    with pytest.raises(ConfigError, match=f"{m} tasks and {samples} samples"):
+        run(m=m, samples=samples)
+
+
+def test_evaluate_names_the_prompt_when_the_scorer_returns_nan():
+    class NanScorer:
+        def score(self, rollouts, tasks):
+            return np.where(rollouts.group_id == 2, np.nan, 1.0)
+
+    with pytest.raises(DataError, match="returned nan for the prompt 'prompt 2'"):
+        run(scorer=NanScorer())
+
+
+def test_evaluate_is_an_error_when_the_scorer_returns_another_shape():
+    class ShortScorer:
+        def score(self, rollouts, tasks):
+            return np.zeros(3)
+
+    with pytest.raises(DataError, match=r"shape \(3,\), expected \(20,\)"):
+        run(scorer=ShortScorer())
+
+
+def test_evaluate_is_an_error_when_groups_are_missing():
+    class LazyGenerator(CountingGenerator):
+        def stream(self, requests):
+            return super().stream(requests[:-1])
+
+    with pytest.raises(DataError, match="16 rollouts are not 4 for each of 5 tasks"):
+        run(generator=LazyGenerator())

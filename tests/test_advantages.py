@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostinato.advantages import group_statistics, grpo_advantages, score_group, shifted_advantages
+from ostinato.errors import DataError
+from ostinato.rollouts import Rollouts
+
+
+def rollouts_of_groups(group_id: list[int]) -> Rollouts:
+    n = len(group_id)
+    return Rollouts.from_completions([[1, 2]] * n, [[3]] * n, [[-0.5]] * n, group_id=group_id)
+
+
+@pytest.mark.parametrize(
+    ("correct", "advantage_right", "advantage_wrong"),
+    [(1, 2.474174, -0.353453), (2, 1.619835, -0.539945), (7, 0.353453, -2.474174)],
+)
+def test_grpo_advantages_are_the_hand_worked_ones_for_k_of_8_correct(correct, advantage_right, advantage_wrong):
+    rewards = np.array([1.0] * correct + [0.0] * (8 - correct))
+    mean, std = group_statistics(rewards, np.zeros(8, np.int64))
+    p = correct / 8
+    np.testing.assert_array_equal(mean, p)
+    np.testing.assert_allclose(std, np.sqrt(8 / 7 * p * (1 - p)), rtol=1e-15)
+    advantages = grpo_advantages(rewards, mean, std)
+    np.testing.assert_allclose(advantages[:correct], advantage_right, atol=1e-6)
+    np.testing.assert_allclose(advantages[correct:], advantage_wrong, atol=1e-6)
+
+
+@pytest.mark.parametrize(("correct", "right", "wrong"), [(1, 2.474867, -0.353552), (2, 1.620182, -0.540061)])
+def test_grpo_advantages_match_the_published_digits_at_eps_1e_6(correct, right, wrong):
+    rewards = np.array([1.0] * correct + [0.0] * (8 - correct))
+    advantages = grpo_advantages(rewards, *group_statistics(rewards, np.zeros(8, np.int64)), eps=1e-6)
+    np.testing.assert_allclose(advantages[[0, -1]], [right, wrong], atol=1.5e-6)
+
+
+def test_grpo_advantages_are_zero_when_a_group_has_equal_rewards_or_one_member():
+    rewards = np.array([0.1, 0.1, 0.1, 5.0, 0.7, 0.7, 0.7])
+    mean, std = group_statistics(rewards, np.array([4, 4, 4, 9, 1, 1, 1]))
+    np.testing.assert_array_equal(std, 0.0)
+    np.testing.assert_array_equal(mean, rewards)
+    np.testing.assert_array_equal(grpo_advantages(rewards, mean, std, eps=0.0), 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.floats(-100, 100)), min_size=1, max_size=30))
+def test_group_statistics_equal_those_of_each_group_by_itself_in_any_order(members):
+    group_id = np.array([group for group, _ in members])
+    rewards = np.array([reward for _, reward in members])
+    mean, std = group_statistics(rewards, group_id)
+    for i, group in enumerate(group_id):
+        own = rewards[group_id == group]
+        assert mean[i] == pytest.approx(own.mean(), abs=1e-12)
+        assert std[i] == pytest.approx(own.std(ddof=1) if len(own) > 1 else 0.0, abs=1e-10)
+
+
+def test_group_statistics_are_empty_when_there_is_no_rollout():
+    mean, std = group_statistics(np.empty(0), np.empty(0, np.int64))
+    assert mean.shape == std.shape == (0,)
+
+
+def test_shifted_advantages_of_two_successes_in_8_are_1_6_and_minus_0_4():
+    rewards = np.array([1.0, 1, -1, -1, -1, -1, -1, -1])
+    mean, _ = group_statistics(rewards, np.zeros(8, np.int64))
+    advantages = shifted_advantages(rewards, mean, shift=-0.1)
+    np.testing.assert_allclose(advantages, [1.6] * 2 + [-0.4] * 6, rtol=1e-14)
+    assert advantages.sum() == pytest.approx(0.8)
+
+
+def test_score_group_freezes_statistics_of_interleaved_groups():
+    scored = score_group(rollouts_of_groups([7, 3, 7, 3, 7]), [1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(scored.reward, [1, 0, 0, 0, 0])
+    np.testing.assert_allclose(scored.group_reward_mean, [1 / 3, 0, 1 / 3, 0, 1 / 3])
+    np.testing.assert_allclose(scored.group_reward_std, [3**-0.5, 0, 3**-0.5, 0, 3**-0.5])
+    unit = 1 / 3 / (3**-0.5 + 1e-4)
+    np.testing.assert_allclose(scored.advantage, [2 * unit, 0, -unit, 0, -unit])
+    kept = scored.select([2])
+    assert kept.advantage[0] == scored.advantage[2]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([1.0, float("nan"), 0.0], r"reward nan of rollout 1 \(group 8\) is not finite"),
+        ([1.0, 0.0, float("inf")], r"reward inf of rollout 2 \(group 9\) is not finite"),
+        ([1.0, None, 0.0], "rollout 1"),
+        ([1.0, 0.0], r"shape \(2,\), expected \(3,\)"),
+        (np.zeros((3, 1)), r"shape \(3, 1\), expected \(3,\)"),
+        (["right", "wrong", "wrong"], "rewards must be numbers"),
+        ([1.0, [0.0], 0.0], "rewards must be numbers"),
+    ],
+)
+def test_score_group_refuses_rewards_that_are_not_one_finite_number_a_rollout(rewards, message):
+    with pytest.raises(DataError, match=message):
+        score_group(rollouts_of_groups([7, 8, 9]), rewards)
+
+
+def test_score_group_does_not_share_memory_with_the_rewards_it_was_given():
+    rewards = np.array([1.0, 0.0])
+    scored = score_group(rollouts_of_groups([0, 0]), rewards)
+    rewards[:] = 9.0
+    np.testing.assert_array_equal(scored.reward, [1.0, 0.0])

@@ -1,0 +1,102 @@
+"""Settings: one validator for file and command line."""
+
+from pathlib import Path
+
+import pytest
+
+from ostinato.config import RunConfig, config_to_dict
+from ostinato.errors import ConfigError
+from ostinato.recipe import config_from_dict, load_recipe, settings_help
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("**/*.toml"))
+
+QUEUE = {"buffer": {"kind": "queue"}}
+
+
+def build(**sections) -> RunConfig:
+    loop = sections.setdefault("loop", {})
+    if isinstance(loop, dict):
+        loop.setdefault("train_steps", 10)
+    return config_from_dict(sections)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_recipe_when_shipped_is_valid(path) -> None:
+    assert config_from_dict(config_to_dict(load_recipe(path))) == load_recipe(path)
+
+
+def test_override_when_given_wins_over_the_file(tmp_path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text("[loop]\ntrain_steps = 5\nmu = 4.0\n[task.options]\ndigits = 3\n")
+    words = ["--loop.mu", "5", "--loop.max-staleness=none", "--task.options.digits", "7", "--loss.name", "asymre"]
+    config = load_recipe(path, words)
+    assert (config.loop.mu, config.loop.max_staleness, config.loss.name) == (5.0, None, "asymre")
+    assert config.task.options == {"digits": 7}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"loop": {"genrators": 3}}, "unknown setting 'loop.genrators'; did you mean 'loop.generators'"),
+        ({"optimiser": {}}, "unknown setting 'optimiser'"),
+        ({"lr": 1}, "unknown setting 'lr'"),
+        ({"loop": {"generators": 2.5}}, "loop.generators expects int, got float 2.5"),
+        ({"loop": {"generators": True}}, "loop.generators expects int, got bool True"),
+        ({"loop": {"mu": "big"}}, "loop.mu expects float, got str 'big'"),
+        ({"loop": {"mu": -1.0}}, "loop.mu must be at least"),
+        ({"loop": {"mu": float("nan")}}, "loop.mu must be finite"),
+        ({"loss": {"clip_low": 1.2}}, "loss.clip_low must be between 0 and 1, got 1.2"),
+        ({"loss": {"name": "ppo"}}, "loss.name must be one of grpo, asymre, got 'ppo'"),
+        ({"loop": 3}, "loop is a section, got the value 3"),
+        ({"buffer": {"capacity": 59}}, "batch_size 60 > buffer.capacity 59"),
+        ({"loop": {"group_size": 61}}, "group_size 61 > loop.batch_size 60"),
+        ({"buffer": {"min_size": 2000}}, "min_size 2000 > buffer.capacity 1020"),
+        ({"loop": {"shards": True, "trainers": 7}}, "trainers 7 must divide batch_size 60"),
+        ({"loop": {"publish_every": 4, "max_staleness": 2}}, "max_staleness 2 < publish_every - 1 = 3"),
+        (QUEUE | {"loop": {"max_staleness": 0, "group_size": 16}}, "batch_size 60 must be a multiple of .* = 16"),
+        (QUEUE | {"loop": {"max_staleness": 1, "groups_per_request": 6}}, "72 > batch_size 60: nobody could start"),
+        ({"buffer": {"kind": "queue", "capacity": 64}}, "the queue could fill below a batch"),
+        ({"loop": {"epochs": 3}}, "belongs to buffer.kind = queue"),
+        ({"loop": {"train_steps": 0}}, "the run would not end"),
+        ({"model": {"backend": "toy"}}, "go together"),
+        ({"task": {"name": "jsonl"}}, "needs task.file"),
+        ({"model": {"heads": 3, "kv_heads": 1}}, "heads 3 must divide model.hidden_size 64"),
+        ({"model": {"heads": 4, "kv_heads": 3}}, "kv_heads 3 must divide model.heads 4"),
+    ],
+)  # fmt: skip
+def test_settings_when_wrong_are_refused_with_one_line(sections, message) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build(**sections)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loop.mu", "3"], "expected --section.key value, got 'loop.mu'"),
+        (["--loop.mu"], "--loop.mu needs a value"),
+        (["--loop.mu", "x"], "loop.mu expects float, got str 'x'"),
+    ],
+)
+def test_override_when_malformed_is_refused(tmp_path, words, message) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text("[loop]\ntrain_steps = 5\n")
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(path, words)
+
+
+def test_recipe_when_missing_or_broken_names_the_file(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"none.toml does not exist"):
+        load_recipe(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[loop\n")
+    with pytest.raises(ConfigError, match=r"bad.toml cannot be read"):
+        load_recipe(tmp_path / "bad.toml")
+
+
+def test_help_when_listed_covers_every_field_and_stays_small() -> None:
+    names = [name for name, _, text in settings_help() if text]
+    sections = {name: value if isinstance(value, dict) else {} for name, value in config_to_dict(build()).items()}
+    leaves = [f"{name}.{key}" for name, section in sections.items() for key in section]
+    leaves += [name for name, section in sections.items() if not section]
+    assert sorted(names) == sorted(set(leaves) - {"arms"})
+    assert len(names) <= 70
