@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.config import RunConfig
+from ostinato.errors import MissingExtraError
 from ostinato.protocols import Backend
 
 
@@ -47,6 +48,8 @@ def _toy(config: RunConfig) -> Backend:
 
 
 def _hf(config: RunConfig) -> Backend:
-    from ostinato.backends.hf import HFBackend
-
+    try:
+        from ostinato.backends.hf.backend import HFBackend
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "torch", "hf") from error
     return HFBackend(config, cache_directory())

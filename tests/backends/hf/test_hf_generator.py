@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from ostinato.backends.hf.decode import decode
 from ostinato.backends.hf.generator import HFGenerator
 from ostinato.backends.hf.models import snapshot
 from ostinato.backends.hf.tokenizer import encode_prompt
@@ -62,6 +63,17 @@ def test_requests_of_different_sampling_are_decoded_apart(qwen, tokenizer):
     assert groups[1].completion_lengths.max() <= 3
     assert set(groups[1].temperature) == {0}
     assert np.array_equal(groups[0].tokens, next(HFGenerator(qwen, tokenizer).stream([request(0, "4=")])).tokens)
+
+
+def test_bf16_generator_draws_what_autocast_of_float32_weights_draws(qwen, tokenizer):
+    generator = HFGenerator(qwen, tokenizer, bf16=True)
+    generator.load(snapshot(qwen), 1)
+    group = next(generator.stream([request(1, "4=")]))
+    uniforms = np.random.default_rng([7, 1]).random((3, SAMPLING.max_new_tokens))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = decode(qwen, [encode_prompt(tokenizer, "4=")], [3], uniforms, SAMPLING, eos_token_id=1, pad_token_id=0)
+    assert [group.completion(i).tolist() for i in range(3)] == plain.tokens
+    assert group.behavior_logprobs[group.loss_mask].tolist() == [value for row in plain.logprobs for value in row]
 
 
 def test_load_copies_and_leaves_the_given_model_alone(qwen, tokenizer):

@@ -1,9 +1,11 @@
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from ostinato.backends import hf
 from ostinato.backends.hf import smollm2
 from ostinato.backends.hf.models import build_model, load_model, restore, snapshot
 from ostinato.config import ModelConfig
@@ -67,6 +69,12 @@ def test_gguf_file_is_found_without_importing_its_package(tmp_path, monkeypatch)
     (package / "model.gguf").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert smollm2._gguf_file() == Path(package / "model.gguf")
+
+
+def test_missing_torch_gives_the_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"torch is not installed; run: pip install 'ostinato\[hf\]'"):
+        importlib.reload(hf)
 
 
 def test_restore_copies_and_refuses_other_models(tokenizer):

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ostinato.advantages import score_group
 from ostinato.backends.hf.generator import HFGenerator
@@ -160,6 +161,17 @@ def test_load_refuses_a_damaged_checkpoint_and_changes_nothing(
         other.load(tmp_path)
     assert "\n" not in str(caught.value)
     assert_equal(other.weights(), snapshot(qwen))
+
+
+def test_load_refuses_a_model_file_without_one_of_its_tensors(qwen, tokenizer, tmp_path):
+    subject = trainer(qwen, tokenizer)
+    subject.save(tmp_path)
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    tensors.pop("model.norm.weight")
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"do not fit the model.*model\.norm\.weight"):
+        subject.load(tmp_path)
 
 
 def test_load_refuses_the_checkpoint_of_another_model(qwen, llama, tokenizer, tmp_path):

@@ -1,4 +1,9 @@
-"""Hugging Face backend: any causal language model of transformers generates and trains.
+"""Hugging Face backend: any causal language model of transformers generates and trains. Import from the modules."""
 
-Import from the modules; importing this package needs torch and transformers only once one of them is touched.
-"""
+from importlib.util import find_spec
+
+from ostinato.errors import MissingExtraError
+
+for _module in ("torch", "transformers", "tokenizers", "safetensors", "jinja2"):
+    if find_spec(_module) is None:
+        raise MissingExtraError(_module, "hf")

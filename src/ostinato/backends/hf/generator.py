@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ostinato.backends.hf.decode import Completions, decode
-from ostinato.backends.hf.models import restore
+from ostinato.backends.hf.models import keep_linear_weights_in_bf16, restore
 from ostinato.backends.hf.tokenizer import encode_prompt, pad_token_id
 from ostinato.errors import DataError
 from ostinato.protocols import GroupRequest, Weights
@@ -28,6 +28,8 @@ class HFGenerator:
 
     def __init__(self, model: Any, tokenizer: Any, *, bf16: bool = False, max_batch_tokens: int = 16384) -> None:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        if bf16:
+            keep_linear_weights_in_bf16(self._model)
         self._tokenizer = tokenizer
         self._bf16 = bf16
         self._max_batch_tokens = max_batch_tokens

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from ostinato.backends.hf.smollm2 import smollm2_directory
@@ -17,6 +19,8 @@ from ostinato.errors import ConfigError, DataError, OstinatoError
 from ostinato.protocols import Weights
 
 CONTEXT_TOKENS = 2048
+# Root of the errors of the HTTP library that the hub's client stands on; which library depends on its version.
+HTTP_ERROR: type[BaseException] = HfHubHTTPError.__bases__[0]
 
 
 def build_model(config: ModelConfig, tokenizer: Any, seed: int) -> Any:
@@ -48,11 +52,12 @@ def load_model(path: str, cache: Path) -> tuple[Any, Any]:
     try:
         with quiet():
             source = str(smollm2_directory(cache)) if path == "smollm2" else path
+            _check_source(source)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source)
             model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     except OstinatoError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, HTTP_ERROR) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"model.path {path!r}: expected a model directory or a reachable hub name; {reason}"
@@ -60,6 +65,12 @@ def load_model(path: str, cache: Path) -> tuple[Any, Any]:
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"model.path {path!r}: its tokenizer has no end-of-sequence token")
     return model.eval(), tokenizer
+
+
+def _check_source(source: str) -> None:
+    # One question to the hub before transformers asks: it repeats each of many requests for half a minute.
+    if not Path(source).is_dir() and not isinstance(try_to_load_from_cache(source, "config.json"), str):
+        HfApi().model_info(source, timeout=10)
 
 
 def snapshot(model: Any) -> dict[str, Tensor]:
@@ -77,6 +88,18 @@ def restore(model: Any, weights: Weights) -> None:
             if parameter.shape != weights[name].shape:
                 raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
             parameter.copy_(weights[name])
+
+
+def keep_linear_weights_in_bf16(model: Any) -> None:
+    """Round the weights of linear layers once, in place, as bf16 autocast would in every forward pass.
+
+    Results under autocast stay the same bit for bit, and each decoded token saves the cast. The output layer keeps
+    float32 where it is tied to the embedding. For a model that is not trained.
+    """
+    embedding = model.get_input_embeddings().weight
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.weight is not embedding:
+            module.to(torch.bfloat16)
 
 
 @contextmanager
