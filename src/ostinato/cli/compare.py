@@ -22,6 +22,7 @@ from ostinato.loop.session import Session
 from ostinato.recipe import config_from_dict, merge, recipe_tree
 from ostinato.report import write_report
 from ostinato.stats.comparison import ArmRun, summarize
+from ostinato.stats.curves import WINDOW
 from ostinato.telemetry import read_jsonl, write_json
 
 SHOW_EVERY_S = 10.0
@@ -56,6 +57,7 @@ def run(arguments: Namespace) -> int:
         directory=directory,
         where=str(arguments.recipe),
     )
+    refuse_short_runs(jobs)
     missing = [job for job in jobs if not job.is_finished]
     print(f"{len(jobs)} runs in {directory}, {len(jobs) - len(missing)} of them finished before", flush=True)
     if missing:
@@ -88,6 +90,17 @@ def plan_jobs(
             config = config_from_dict(settings | {"seed": seed}, f"{where}, arm {arm}")
             jobs.append(Job(arm, seed, config, directory / f"{arm}-seed{seed}"))
     return jobs
+
+
+def refuse_short_runs(jobs: Sequence[Job]) -> None:
+    """Raise `ConfigError` before anything runs when a curve would be shorter than the smoothing window."""
+    for job in jobs:
+        units, every = job.config.loop.compute_units, job.config.evaluation.every_units
+        if units == 0 or every == 0 or units / every < WINDOW:
+            raise ConfigError(
+                f"a comparison needs loop.compute_units of at least {WINDOW} times evaluation.every_units, "
+                f"got {units:g} and {every:g} in arm {job.arm}"
+            )
 
 
 def standard_arms(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -150,5 +163,22 @@ def arm_run(job: Job) -> ArmRun:
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """The figures a person wants first."""
-    print(json.dumps(summary)[:2000])
+    """The figures a person wants first: medians over seeds, and the saving of each seed."""
+    rule = summary["rule"]
+    print(
+        f"\nsaving = 1 - compute(arm) / compute({rule['baseline']}) to {rule['target_fraction']:.0%} of the baseline's "
+        f"final sampled accuracy (curves: mean of {rule['window']} evaluations)\n"
+    )
+    columns = ("saving", "saving_at_measured_mu", "saving_wall_time", "final_sampled_accuracy", "final_greedy_accuracy")
+    print(f"{'arm':<12}" + "".join(f"{name:>25}" for name in columns) + "   saving by seed")
+    for arm, figures in summary["arms"].items():
+        row = "".join(f"{_figure(figures['median'][name], name):>25}" for name in columns)
+        seeds = ", ".join(f"{seed}: {_figure(of['saving'], 'saving')}" for seed, of in figures["seeds"].items())
+        print(f"{arm:<12}{row}   {seeds}")
+    print()
+
+
+def _figure(value: float | None, name: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.0%}" if "saving" in name else f"{value:.3f}"

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import DataError
-from ostinato.stats.curves import compute_to_target, saving, smoothed
+from ostinato.stats.curves import WINDOW, compute_to_target, saving, smoothed
 from ostinato.theory import compute_units, measured_mu
 
 AXES = {
@@ -79,7 +79,7 @@ class ArmRun:
 
 
 def summarize(
-    runs: Sequence[ArmRun], *, baseline: str = "baseline", target_fraction: float = 0.98, window: int = 5
+    runs: Sequence[ArmRun], *, baseline: str = "baseline", target_fraction: float = 0.98, window: int = WINDOW
 ) -> dict[str, Any]:
     """Savings and accuracies of every arm and seed; the module says under which keys.
 

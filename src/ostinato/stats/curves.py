@@ -11,8 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ostinato.errors import ConfigError, DataError
 
+WINDOW = 5
+"""Evaluations averaged to one point of a curve."""
 
-def smoothed(values: ArrayLike, window: int = 5) -> NDArray[np.float64]:
+
+def smoothed(values: ArrayLike, window: int = WINDOW) -> NDArray[np.float64]:
     """Means of `window` neighboring values, full windows only: shape (n,) to (n - window + 1,).
 
     A shorter window at the ends would be noisier there, so peaks and first crossings would be found there more often.

@@ -1,0 +1,154 @@
+"""`ostinato` as people call it: subprocesses, exit codes, one-line errors, nothing half-written."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ostinato.telemetry import read_jsonl
+
+RECIPES = Path(__file__).parent.parent.parent / "recipes"
+TOY = str(RECIPES / "toy.toml")
+
+
+def ostinato(*words: str, cwd: Path, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "ostinato", *words], cwd=cwd, capture_output=True, text=True, timeout=300, **options
+    )
+
+
+def test_train_when_run_on_the_toy_learns_and_leaves_a_whole_directory(tmp_path) -> None:
+    done = ostinato("train", TOY, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sampled accuracy 0.0" in done.stdout
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {
+        "run.json", "metrics.jsonl", "statistics.json", "checkpoints", "finished.json",
+    }  # fmt: skip
+    evaluations = [r for r in read_jsonl(run / "metrics.jsonl") if r["event"] == "evaluation"]
+    assert [r["point"] for r in evaluations] == list(range(13))
+    assert all(0 <= r["compute"] - 5 * r["point"] < 2 for r in evaluations)
+    assert evaluations[-1]["sampled_accuracy"] > 0.8
+    assert evaluations[-1]["pass_at_k"]["32"] >= evaluations[-1]["sampled_accuracy"]
+    shown = ostinato("eval", "run", "--json", "--evaluation.samples", "4", cwd=tmp_path)
+    figures = json.loads(shown.stdout)
+    assert figures["greedy_accuracy"] == evaluations[-1]["greedy_accuracy"]
+    assert figures["sampled_accuracy"] == pytest.approx(evaluations[-1]["sampled_accuracy"], abs=0.1)
+
+
+def test_train_when_interrupted_can_be_resumed_with_the_same_result(tmp_path) -> None:
+    words = ["--loop.compute_units", "2000", "--evaluation.every_units", "500"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ostinato", "train", TOY, "--out", "cut", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    while not metrics.exists() or metrics.stat().st_size < 30_000:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: ostinato train" in stderr and "Traceback" not in stderr
+    assert ostinato("train", TOY, "--out", "cut", "--resume", *words, cwd=tmp_path).returncode == 0
+    assert ostinato("train", TOY, "--out", "whole", *words, cwd=tmp_path).returncode == 0
+    cut, whole = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("cut", "whole"))
+    assert [(r["compute"], r.get("sampled_accuracy"), r.get("grad_norm")) for r in cut] == [
+        (r["compute"], r.get("sampled_accuracy"), r.get("grad_norm")) for r in whole
+    ]
+
+
+def test_train_when_the_terminal_is_real_shows_a_live_table(tmp_path) -> None:
+    reader, writer = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ostinato", "train", TOY, "--out", "run", "--loop.compute_units", "20"],
+        cwd=tmp_path, stdout=writer, stderr=writer, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )  # fmt: skip
+    os.close(writer)
+    shown = b""
+    try:
+        while chunk := os.read(reader, 65536):
+            shown += chunk
+    except OSError:
+        pass  # the terminal closes with the process
+    os.close(reader)
+    assert process.wait(timeout=60) == 0
+    for word in ("step", "compute", "reward", "accuracy", "buffer", "staleness", "uses", "ETA"):
+        assert word in shown.decode(), word
+
+
+def test_compare_when_arms_are_identical_shows_no_saving_and_is_cached(tmp_path) -> None:
+    recipe = tmp_path / "same.toml"
+    recipe.write_text(
+        Path(TOY).read_text().replace("compute_units = 60.0", "compute_units = 100.0")
+        + '\n[buffer]\nkind = "queue"\ncapacity = 180\n[arms.twin]\n'
+    )
+    words = ["compare", "same.toml", "--seeds", "2", "--arms", "baseline,twin", "--out", "cmp"]
+    done = ostinato(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "cmp" / "summary.json").read_text())
+    assert summary["arms"]["twin"]["median"]["saving"] == 0.0
+    assert (tmp_path / "cmp" / "report.html").exists()
+    again = ostinato(*words, cwd=tmp_path)
+    assert "4 of them finished before" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["train", TOY, "--loop.genrators", "3"], 2, "did you mean 'loop.generators'?"),
+        (["train", TOY, "--loop.mu", "x"], 2, "loop.mu expects float, got str 'x'"),
+        (["train", TOY, "--buffer.capacity", "10"], 2, "batch_size 60 > buffer.capacity 10"),
+        (["train", "none.toml"], 2, "none.toml does not exist"),
+        (["train", TOY, "--model.backend", "hf"], 2, "go together"),
+        (["compare", TOY, "--arms", "baseline,bse"], 2, "unknown arm 'bse'"),
+        (["compare", TOY, "--loop.compute_units", "10"], 2, "at least 5 times evaluation.every_units"),
+        (["eval", "nothing"], 2, "not a run directory"),
+        (["report", "nothing"], 1, "nothing"),
+    ],
+)
+def test_command_when_misused_says_so_in_one_line_and_writes_nothing(tmp_path, words, code, message) -> None:
+    done = ostinato(*words, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_when_argparse_refuses_exits_with_two(tmp_path) -> None:
+    assert ostinato("train", cwd=tmp_path).returncode == 2
+    assert ostinato("dance", cwd=tmp_path).returncode == 2
+    assert ostinato("compare", TOY, "--seeds", "0", cwd=tmp_path).returncode == 2
+
+
+def test_error_when_debugged_shows_its_traceback(tmp_path) -> None:
+    done = ostinato("train", TOY, "--debug", "--loop.mu", "x", cwd=tmp_path)
+    assert "Traceback" in done.stderr
+
+
+def test_help_when_asked_lists_every_setting(tmp_path) -> None:
+    done = ostinato("train", "--help", cwd=tmp_path)
+    assert "--loop.max_staleness none" in done.stdout
+    assert "--optimizer.learning_rate 3e-05" in done.stdout
+
+
+def test_run_when_the_disk_is_full_fails_in_one_line_and_keeps_the_checkpoint(tmp_path) -> None:
+    # RLIMIT_FSIZE makes a write fail as a full disk does, at a size reached in the middle of the run.
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000));"
+        "from ostinato.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["train", TOY, "--out", "run", "--checkpoint_every", "20", "--buffer.capacity", "60"]
+    done = subprocess.run([sys.executable, "-c", limited, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    kept = list((tmp_path / "run" / "checkpoints").iterdir())
+    assert kept and all(path.name.startswith("step-") for path in kept)
+    assert ostinato(*words, "--resume", cwd=tmp_path).returncode == 0
