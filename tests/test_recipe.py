@@ -32,6 +32,7 @@ def test_override_when_given_wins_over_the_file(tmp_path) -> None:
     config = load_recipe(path, words)
     assert (config.loop.mu, config.loop.max_staleness, config.loss.name) == (5.0, None, "asymre")
     assert config.task.options == {"digits": 7}
+    assert load_recipe(path, ["--task.options", "{terms = 2}"]).task.options == {"terms": 2}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,8 @@ def test_settings_when_wrong_are_refused_with_one_line(sections, message) -> Non
         (["loop.mu", "3"], "expected --section.key value, got 'loop.mu'"),
         (["--loop.mu"], "--loop.mu needs a value"),
         (["--loop.mu", "x"], "loop.mu expects float, got str 'x'"),
+        (["--loop.mu.x", "3"], "unknown setting|expects float"),
+        (["--seed", "1", "--seed.x", "3"], "seed is a value, not a section"),
     ],
 )
 def test_override_when_malformed_is_refused(tmp_path, words, message) -> None:

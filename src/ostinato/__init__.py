@@ -1,6 +1,6 @@
 """Ostinato: experience replay for RL post-training of language models.
 
-Keep rollouts, draw them again, spend less compute. This package's face needs numpy alone; losses (`ostinato.losses`) need
+Keep rollouts, draw them again, spend less compute. This package's face needs numpy alone; `ostinato.losses` needs
 torch, backends and command line what their extras install.
 """
 

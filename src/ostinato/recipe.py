@@ -35,9 +35,15 @@ def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Lay `--section.key value` words over nested settings, in place."""
+    """Set what `--section.key value` words say in nested settings, in place; a table given as a value replaces."""
     for key, value in _parse_overrides(overrides):
-        merge(tree, _nested(key.split("."), value))
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--{key}: {section} is a value, not a section")
+        place[last] = value
     return tree
 
 
@@ -136,10 +142,6 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
 
 
 def _shown(item: Field[Any]) -> str:

@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"ostinato: error: {explained(error)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except Exception as error:  # noqa: BLE001 - the roof: what nobody foresaw must still end in one line
+        if arguments.debug:
+            traceback.print_exc()
+        what = f"{type(error).__name__}: {explained(error)}"
+        print(f"ostinato: internal error: {what} (--debug shows where; please report it)", file=sys.stderr)
+        return 1
 
 
 def explained(error: BaseException) -> str:

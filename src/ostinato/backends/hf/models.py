@@ -74,12 +74,12 @@ def _check_source(source: str) -> None:
 
 
 def snapshot(model: Any) -> dict[str, Tensor]:
-    """A copy of every parameter by name; tied ones once."""
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    """A copy of every parameter by name, in main memory; tied ones once."""
+    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
 
 
 def restore(model: Any, weights: Weights) -> None:
-    """Copy a snapshot into `model` in place. Raises `DataError` when names or shapes differ."""
+    """Copy a snapshot (tensors or arrays) into `model` in place. Raises `DataError` when names or shapes differ."""
     parameters = dict(model.named_parameters())
     if parameters.keys() != weights.keys():
         raise DataError(f"weights and model differ in {sorted(parameters.keys() ^ weights.keys())[:3]}")
@@ -87,7 +87,7 @@ def restore(model: Any, weights: Weights) -> None:
         for name, parameter in parameters.items():
             if parameter.shape != weights[name].shape:
                 raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
-            parameter.copy_(weights[name])
+            parameter.copy_(torch.as_tensor(weights[name]))
 
 
 def keep_linear_weights_in_bf16(model: Any) -> None:
