@@ -32,7 +32,11 @@ class MissingExtraError(OstinatoError, ImportError):
     """An optional dependency is not installed; the message carries the install line."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"{module} is not installed; run: pip install 'ostinato[{extra}]'")
+        super().__init__(module, extra)
+
+    def __str__(self) -> str:
+        module, extra = self.args
+        return f"{module} is not installed; run: pip install 'ostinato[{extra}]'"
 
 
 class RunError(OstinatoError, RuntimeError):

@@ -152,3 +152,18 @@ def test_run_when_the_disk_is_full_fails_in_one_line_and_keeps_the_checkpoint(tm
     kept = list((tmp_path / "run" / "checkpoints").iterdir())
     assert kept and all(path.name.startswith("step-") for path in kept)
     assert ostinato(*words, "--resume", cwd=tmp_path).returncode == 0
+
+
+def test_compare_when_one_run_fails_says_which_and_keeps_the_others(tmp_path) -> None:
+    words = ["compare", TOY, "--seeds", "1", "--arms", "baseline,replay", "--out", "cmp", "--loop.compute_units", "30"]
+    blocked = tmp_path / "cmp" / "replay-seed0" / "checkpoints" / "step-00000001"
+    blocked.mkdir(parents=True)
+    done = ostinato(*words, cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "failed  replay-seed0: checkpoint" in done.stderr
+    assert "1 of 2 runs failed" in done.stderr
+    assert (tmp_path / "cmp" / "baseline-seed0" / "finished.json").exists()
+    blocked.rmdir()
+    again = ostinato(*words, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "1 of them finished before" in again.stdout

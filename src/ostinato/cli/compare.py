@@ -9,7 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ostinato.cli.backends import environment, open_backend
 from ostinato.cli.interrupt import graceful_interrupt
 from ostinato.config import RunConfig, config_to_dict
-from ostinato.errors import ConfigError
+from ostinato.errors import ConfigError, OstinatoError, RunError
 from ostinato.loop.session import Session
 from ostinato.recipe import config_from_dict, merge, recipe_tree
 from ostinato.report import write_report
@@ -110,26 +110,40 @@ def standard_arms(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> bool:
-    """Run all jobs, `workers` at a time, in processes of their own; False when interrupted."""
+    """Run all jobs, `workers` at a time, in processes of their own; False when interrupted.
+
+    A run that fails is reported at once and does not stop the others; `RunError` then ends the call.
+    """
     context = multiprocessing.get_context("spawn")
     running: dict[Future[bool], Job] = {}
-    queue, total, shown = list(jobs), len(jobs), time.monotonic()
+    queue, failed, shown = list(jobs), 0, time.monotonic()
     with ProcessPoolExecutor(workers, mp_context=context) as pool, graceful_interrupt() as stop:
-        while queue or running:
+        while (queue and not stop()) or running:
             while queue and len(running) < workers and not stop():
                 job = queue.pop(0)
                 running[pool.submit(run_job, job)] = job
-            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            for future in done:
-                job = running.pop(future)
-                if future.result():
-                    print(f"done  {job.directory.name}: {last_line(job)}", flush=True)
-            if stop() and not running:
-                return False
-            if time.monotonic() - shown > SHOW_EVERY_S:
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                failed += not report_end(running.pop(future), future)
+            if time.monotonic() - shown > SHOW_EVERY_S and running:
                 shown = time.monotonic()
-                left = f"{total - len(queue) - len(running)}/{total} done"
-                print(f"{left}  " + "  |  ".join(f"{job.directory.name}: {last_line(job)}" for job in running.values()))
+                states = "  |  ".join(f"{job.directory.name}: {last_line(job)}" for job in running.values())
+                print(f"{len(jobs) - len(queue) - len(running)}/{len(jobs)} done  {states}", flush=True)
+        interrupted = stop()
+    if failed:
+        raise RunError(f"{failed} of {len(jobs)} runs failed; finished runs are kept, the same command does the rest")
+    return not interrupted
+
+
+def report_end(job: Job, future: Future[bool]) -> bool:
+    """Say how a run ended; False when it failed."""
+    try:
+        finished = future.result()
+    except BrokenExecutor:
+        raise RunError(f"the process of {job.directory} was killed; out of memory? try --jobs 1") from None
+    except (OstinatoError, OSError, MemoryError) as error:
+        print(f"failed  {job.directory.name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return False
+    print(f"{'done' if finished else 'stopped'}  {job.directory.name}: {last_line(job)}", flush=True)
     return True
 
 

@@ -91,6 +91,7 @@ class Session:
         if stop():
             return True
         steps = self.config.checkpoint_every
+        # Train steps advance by `epochs` from one batch to the next, so a multiple may be stepped over.
         if steps and event.train_step % steps < self.config.loop.epochs and event.train_step >= steps:
             self._checkpoint()
         return False
