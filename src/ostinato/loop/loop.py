@@ -7,9 +7,8 @@ step: T enters as its rate, C/T, and as the number of buffer shards. Nothing her
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -225,7 +224,7 @@ class Loop:
             for group in groups
         ]
 
-    def _generate(self, engine: Generator) -> Any:
+    def _generate(self, engine: Generator) -> Callable[[list[list[GroupRequest]]], list[Generated]]:
         weights, version = self.parts.channel.latest()
 
         def execute(items: list[list[GroupRequest]]) -> list[Generated]:
