@@ -174,6 +174,9 @@ class Backend(Protocol):
     def scorer(self) -> Scorer:
         """The verifier."""
 
+    def describe(self) -> str:
+        """One line about the initial policy, for people."""
+
     def trainer(self) -> Trainer:
         """A trainer at the initial weights."""
 

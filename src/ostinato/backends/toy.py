@@ -148,6 +148,11 @@ class ToyBackend:
         self.tasks = ToyTasks(config.toy, config.task.seed)
         self.scorer = ToyScorer()
 
+    def describe(self) -> str:
+        """One line about the table."""
+        toy = self._config.toy
+        return f"a uniform table for {toy.prompts} prompts of {toy.length} tokens out of {toy.vocabulary}"
+
     def trainer(self) -> ToyTrainer:
         """A trainer at the uniform policy."""
         return ToyTrainer(self._config.toy, self._config.loss)

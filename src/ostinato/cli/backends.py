@@ -20,13 +20,23 @@ def open_backend(config: RunConfig) -> Backend:
     return openers[config.model.backend](config)
 
 
+def open_backend_aloud(config: RunConfig) -> Backend:
+    """`open_backend`, telling a person what takes time."""
+    if config.model.backend == "hf" and not config.model.path and config.warm_start.target_accuracy > 0:
+        wanted = config.warm_start.target_accuracy
+        print(f"warm start to {wanted:.0%} sampled accuracy, cached in {cache_directory()} ...", flush=True)
+    backend = open_backend(config)
+    print(f"policy: {backend.describe()}", flush=True)
+    return backend
+
+
 def cache_directory() -> Path:
     """Where warm-started and converted models are kept: $OSTINATO_CACHE or ~/.cache/ostinato."""
     return Path(os.environ.get("OSTINATO_CACHE") or Path.home() / ".cache" / "ostinato")
 
 
-def environment() -> dict[str, Any]:
-    """Versions that a result depends on, for run.json."""
+def environment(backend: Backend) -> dict[str, Any]:
+    """What a result depends on besides its settings, for run.json."""
     versions: dict[str, str | None] = {}
     for package in ("ostinato", "numpy", "torch", "transformers"):
         try:
@@ -34,6 +44,7 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = None
     return {
+        "policy": backend.describe(),
         "versions": versions,
         "python": platform.python_version(),
         "machine": platform.machine(),

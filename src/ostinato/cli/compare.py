@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.cli.backends import environment, open_backend
+from ostinato.cli.backends import environment, open_backend, open_backend_aloud
 from ostinato.cli.interrupt import graceful_interrupt
 from ostinato.config import RunConfig, config_to_dict
 from ostinato.errors import ConfigError, OstinatoError, RunError
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
     missing = [job for job in jobs if not job.is_finished]
     print(f"{len(jobs)} runs in {directory}, {len(jobs) - len(missing)} of them finished before", flush=True)
     if missing:
-        open_backend(missing[0].config)  # warm start once, before the runs share its cache
+        open_backend_aloud(missing[0].config)  # warm start once, before the runs share its cache
         workers = arguments.jobs or max(1, (os.cpu_count() or 1) // missing[0].config.threads)
         if not run_jobs(missing, workers):
             print(f"stopped; finished work is kept, the same command goes on: {directory}", file=sys.stderr)
@@ -150,7 +150,8 @@ def report_end(job: Job, future: Future[bool]) -> bool:
 def run_job(job: Job) -> bool:
     """One run, in a process of its own; True when it finished."""
     with graceful_interrupt(quiet=True) as stop:
-        return Session(job.config, open_backend(job.config), job.directory, resume=True, about=environment()).run(stop)
+        backend = open_backend(job.config)
+        return Session(job.config, backend, job.directory, resume=True, about=environment(backend)).run(stop)
 
 
 def last_line(job: Job) -> str:

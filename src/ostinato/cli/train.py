@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ostinato.cli.backends import environment, open_backend
+from ostinato.cli.backends import environment, open_backend_aloud
 from ostinato.cli.display import display
 from ostinato.cli.interrupt import graceful_interrupt
 from ostinato.loop.session import Session
@@ -18,9 +18,11 @@ def run(arguments: Namespace) -> int:
     """Train, or go on training; returns the exit code."""
     config = load_recipe(arguments.recipe, arguments.overrides)
     directory: Path = arguments.out or Path("runs") / arguments.recipe.stem
-    backend = open_backend(config)
+    backend = open_backend_aloud(config)
     with display(config, str(arguments.recipe)) as observer, graceful_interrupt() as stop:
-        session = Session(config, backend, directory, resume=arguments.resume, observer=observer, about=environment())
+        session = Session(
+            config, backend, directory, resume=arguments.resume, observer=observer, about=environment(backend)
+        )
         finished = session.run(stop)
     if not finished:
         print(f"stopped; go on with: ostinato train {arguments.recipe} --out {directory} --resume", file=sys.stderr)

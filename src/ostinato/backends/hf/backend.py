@@ -44,6 +44,15 @@ class HFBackend:
         if not config.model.path and config.warm_start.target_accuracy > 0:
             self._warm_start(cache)
 
+    def describe(self) -> str:
+        """Architecture, size, origin."""
+        parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        name = f"{type(self._model).__name__}, {parameters / 1e6:.3g} M parameters"
+        report = self.warm_start_report
+        if report is None:
+            return f"{name}, {self._config.model.path or 'untrained'}"
+        return f"{name}, {report.accuracy:.1%} sampled accuracy after {report.steps} supervised steps"
+
     def trainer(self) -> HFTrainer:
         """A trainer at the initial weights, with a model of its own."""
         config = self._config
