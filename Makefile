@@ -23,5 +23,13 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
 
+bench: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/trl_throughput.py
+
+.venv-bench/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-bench runs .pytest_cache .mypy_cache .ruff_cache .coverage

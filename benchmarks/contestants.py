@@ -1,4 +1,4 @@
-"""One training run of each side, on the same policy and the same prompts, with a time stamp after every optimizer step."""
+"""One training run of each side, on the same policy and prompts, with a time stamp after every optimizer step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,22 @@ PHASES = ("generate", "score", "train")
 
 @dataclass(slots=True)
 class Trace:
-    """What a run did, one entry an optimizer step: when it ended (seconds, any origin), mean reward, completion tokens
-    trained on, and (ostinato) seconds spent so far in each of `PHASES`."""
+    """What a run did, one entry an optimizer step.
+
+    When the step ended (seconds of real time and of CPU time of the process, any origin), mean reward, completion
+    tokens trained on, and (ostinato) seconds spent so far in each of `PHASES`.
+    """
 
     ended_s: list[float] = field(default_factory=list)
+    ended_cpu_s: list[float] = field(default_factory=list)
     reward: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     busy_s: list[tuple[float, ...]] = field(default_factory=list)
+
+    def step_ended(self) -> None:
+        """Take the time."""
+        self.ended_s.append(time.perf_counter())
+        self.ended_cpu_s.append(time.process_time())
 
 
 def run_ostinato(config: RunConfig, backend: Backend) -> Trace:
@@ -37,7 +46,7 @@ def run_ostinato(config: RunConfig, backend: Backend) -> Trace:
     trace = Trace()
 
     def observe(record: Mapping[str, Any]) -> None:
-        trace.ended_s.append(time.perf_counter())
+        trace.step_ended()
         trace.reward.append(record["reward"])
         trace.tokens.append(int(record["tokens"]))
         trace.busy_s.append(tuple(record[f"busy_{phase}_s"] for phase in PHASES))
@@ -59,6 +68,7 @@ def run_trl(config: RunConfig, backend: Backend, model: Path, generation: Mappin
             train_dataset=datasets.Dataset.from_list([{"prompt": t.prompt, "task": i} for i, t in enumerate(tasks)]),
             callbacks=[_StepEnds(trace)],
         )
+        trainer.remove_callback(transformers.PrinterCallback)
         torch.set_num_threads(config.threads)
         trainer.train()
     return trace
@@ -116,9 +126,9 @@ def _trl_settings(config: RunConfig, directory: str, generation: Mapping[str, An
     )
 
 
-class _StepEnds(transformers.TrainerCallback):  # type: ignore[misc]
+class _StepEnds(transformers.TrainerCallback):
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._trace.ended_s.append(time.perf_counter())
+        self._trace.step_ended()

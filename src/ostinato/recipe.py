@@ -18,6 +18,10 @@ from ostinato.config import RunConfig
 from ostinato.errors import ConfigError
 
 
+LARGEST = 10**12
+"""No setting is larger: beyond it lie typing errors, and arithmetic that no longer is exact."""
+
+
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a TOML recipe and apply `--section.key value` overrides. Raises `ConfigError`."""
     return config_from_dict(recipe_tree(path, overrides), where=str(path))
@@ -101,8 +105,8 @@ def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> 
     if type(value) is not base:
         raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {value!r}")
     low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        raise ConfigError(f"{where}: {name} must be finite, got {value}")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        raise ConfigError(f"{where}: {name} must be a finite number of at most {LARGEST:,}, got {value}")
     if (low is not None and value < low) or (high is not None and value > high):
         bounds = (
             f"at least {low}" if high is None else f"between {low} and {high}" if low is not None else f"at most {high}"
