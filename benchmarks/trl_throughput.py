@@ -30,15 +30,13 @@ from ostinato.recipe import config_from_dict, merge, recipe_tree
 RECIPE = Path(__file__).parents[1] / "recipes" / "demo.toml"
 WARM_UP_STEPS = 5
 PROBE_STEPS = 15
-NO_REPLAY = {
-    "loop": {"generators": 1, "trainers": 1, "groups_per_request": 5, "compute_units": 0.0},
-    "buffer": {"kind": "queue", "capacity": 180},
+# As TRL works: generate a batch with the newest weights, train on it once, publish.
+IN_TURN = {
+    "loop": {"generators": 1, "trainers": 1, "groups_per_request": 5, "max_staleness": 0, "compute_units": 0.0},
+    "buffer": {"kind": "queue", "capacity": 120},
     "evaluation": {"every_units": 0.0},
     "checkpoint_every": 0,
 }
-# As TRL works: generate a batch, then train on it. Or with the next batch generated meanwhile, one step stale.
-IN_TURN = {"loop": {"clock": "virtual", "max_staleness": 0}}
-OVERLAPPED = {"loop": {"clock": "wall", "max_staleness": 1}}
 GENERATION_PATHS: dict[str, dict[str, Any]] = {
     "generate": {},
     "generate, static cache": {"cache_implementation": "static"},
@@ -55,20 +53,16 @@ def main() -> None:
     arguments = _arguments()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    config = _config(arguments.steps, arguments.threads, IN_TURN)
-    overlapped = _config(arguments.steps, arguments.threads, OVERLAPPED)
+    config = _config(arguments.steps, arguments.threads)
     backend = open_backend(config)
     with tempfile.TemporaryDirectory() as directory:
         backend.trainer().save(Path(directory))
         model = Path(directory) / "model"
         probes = _probe_generation_paths(arguments.threads, backend, model)
         fastest = min((name for name in probes if isinstance(probes[name], float)), key=lambda name: probes[name])
-        rounds = [
-            {
-                "ostinato": run_ostinato(config, backend),
-                "trl": run_trl(config, backend, model, GENERATION_PATHS[fastest]),
-                "ostinato_overlapped": run_ostinato(overlapped, backend),
-            }
+        generation = GENERATION_PATHS[fastest]
+        pairs = [
+            (run_ostinato(config, backend), run_trl(config, backend, model, generation))
             for _ in range(arguments.repeats)
         ]
     figures = {
@@ -80,7 +74,7 @@ def main() -> None:
         },
         "trl_generation_ms_per_step": probes,
         "trl_generation_used": fastest,
-        **_compared(rounds),
+        **_compared(pairs),
         "import": _import_cost(),
     }
     print(_shown(figures))
@@ -97,16 +91,15 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _config(steps: int, threads: int, order: Mapping[str, Any]) -> RunConfig:
+def _config(steps: int, threads: int) -> RunConfig:
     """The demo's model, task and optimizer without replay."""
-    tree = merge(recipe_tree(RECIPE), NO_REPLAY)
     counts = {"threads": threads, "loop": {"train_steps": WARM_UP_STEPS + steps}}
-    return config_from_dict(merge(merge(tree, order), counts))
+    return config_from_dict(merge(merge(recipe_tree(RECIPE), IN_TURN), counts))
 
 
 def _probe_generation_paths(threads: int, backend: Backend, model: Path) -> dict[str, Any]:
     """Milliseconds a step of TRL on each of its generation paths that run here, or why one does not."""
-    config, found = _config(PROBE_STEPS, threads, IN_TURN), dict[str, Any]()
+    config, found = _config(PROBE_STEPS, threads), dict[str, Any]()
     for name, settings in GENERATION_PATHS.items():
         try:
             found[name] = 1000 * _seconds(run_trl(config, backend, model, settings).ended_s)
@@ -120,16 +113,14 @@ def _seconds(ended: Sequence[float]) -> float:
     return (ended[-1] - ended[WARM_UP_STEPS - 1]) / (len(ended) - WARM_UP_STEPS)
 
 
-def _compared(rounds: Sequence[Mapping[str, Trace]]) -> dict[str, Any]:
-    traces = {side: [runs[side] for runs in rounds] for side in rounds[0]}
-    figures = {side: _side(runs) for side, runs in traces.items()}
-    for side in ("ostinato", "ostinato_overlapped"):
-        pairs = list(zip(traces[side], traces["trl"], strict=True))
-        figures[side]["ratio"] = _spread([_seconds(b.ended_s) / _seconds(a.ended_s) for a, b in pairs])
-        figures[side]["ratio_of_cpu_time"] = _spread(
-            [_seconds(b.ended_cpu_s) / _seconds(a.ended_cpu_s) for a, b in pairs]
-        )
-    return figures | {"share_of_time": _shares(traces["ostinato"])}
+def _compared(pairs: Sequence[tuple[Trace, Trace]]) -> dict[str, Any]:
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    return {
+        "ostinato": _side(ours) | {"share_of_time": _shares(ours)},
+        "trl": _side(theirs),
+        "ratio": _spread([_seconds(b.ended_s) / _seconds(a.ended_s) for a, b in pairs]),
+        "ratio_of_cpu_time": _spread([_seconds(b.ended_cpu_s) / _seconds(a.ended_cpu_s) for a, b in pairs]),
+    }
 
 
 def _side(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -171,7 +162,7 @@ def _shown(figures: Mapping[str, Any]) -> str:
     lines = []
     for name, value in figures["trl_generation_ms_per_step"].items():
         lines.append(f"TRL, {name:<24} " + (f"{value:8.1f} ms a step" if isinstance(value, float) else value))
-    for side in ("ostinato", "trl", "ostinato_overlapped"):
+    for side in ("ostinato", "trl"):
         values = figures[side]
         lines.append(
             f"{side}: optimizer steps per hour {_range(values['steps_per_hour'], '.0f')}, "
@@ -179,11 +170,10 @@ def _shown(figures: Mapping[str, Any]) -> str:
             f"completion tokens a step {values['completion_tokens_per_step']:.0f}, "
             f"reward of the first steps {values['reward_first_steps']:.3f}"
         )
-        if "ratio" in values:
-            ratios = f"{_range(values['ratio'], '.2f')}, of CPU time {_range(values['ratio_of_cpu_time'], '.2f')}"
-            lines.append(f"  times TRL's: {ratios}")
-    shares = ", ".join(f"{phase} {_range(share, '.1%')}" for phase, share in figures["share_of_time"].items())
-    lines.append(f"ostinato, share of time: {shares}")
+    ratio, cpu = _range(figures["ratio"], ".2f"), _range(figures["ratio_of_cpu_time"], ".2f")
+    lines.append(f"ostinato / TRL: {ratio} by real time, {cpu} by CPU time")
+    shares = figures["ostinato"]["share_of_time"]
+    lines.append("ostinato's time: " + ", ".join(f"{phase} {_range(share, '.1%')}" for phase, share in shares.items()))
     cost = figures["import"]
     lines.append(
         f"import ostinato: {_range(cost['seconds'], '.3f')} s, loads torch: {'yes' if cost['loads_torch'] else 'no'}"

@@ -181,4 +181,7 @@ class Backend(Protocol):
         """A trainer at the initial weights."""
 
     def generator(self) -> Generator:
-        """A new engine with its own copy of the policy."""
+        """A new engine with its own copy of the policy, in this process."""
+
+    def concurrent_generator(self) -> Generator:
+        """A new engine that can work while the trainer does."""

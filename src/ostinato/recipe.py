@@ -17,7 +17,6 @@ from typing import Any
 from ostinato.config import RunConfig
 from ostinato.errors import ConfigError
 
-
 LARGEST = 10**12
 """No setting is larger: beyond it lie typing errors, and arithmetic that no longer is exact."""
 

@@ -161,6 +161,10 @@ class ToyBackend:
         """An engine at the uniform policy."""
         return ToyGenerator(self._config.toy)
 
+    def concurrent_generator(self) -> ToyGenerator:
+        """The same: its work is too short to be worth a process."""
+        return self.generator()
+
 
 def loss_slope(
     loss: LossConfig, rollouts: Rollouts, ratio_BL: NDArray[np.float64], weights_B: NDArray[np.float64]

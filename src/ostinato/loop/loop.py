@@ -74,6 +74,7 @@ class Loop:
         self._learning = False
         self._started: dict[int, tuple[int, ...]] = {}
         self._in_hand: dict[int, Generated] = {}
+        self._loaded: dict[int, int] = {}
         self._reissue: list[tuple[int, ...]] = []
         self._fresh_rewards: list[tuple[float, int]] = []
 
@@ -228,8 +229,10 @@ class Loop:
         weights, version = self.parts.channel.latest()
 
         def execute(items: list[list[GroupRequest]]) -> list[Generated]:
+            if self._loaded.get(id(engine)) != version:
+                engine.load(weights, version)
+                self._loaded[id(engine)] = version
             start = time.perf_counter()
-            engine.load(weights, version)
             finished = list(engine.stream([request for item in items for request in item]))
             generated = time.perf_counter()
             finished = [self._scored(group, request) for group, request in zip(finished, _flat(items), strict=True)]

@@ -133,9 +133,11 @@ class Session:
 
     def _build_loop(self) -> Loop:
         config = self.config.loop
-        engines: list[Generator] = [
-            self.backend.generator() for _ in range(config.generators if config.clock == "wall" else 1)
-        ]
+        engines: list[Generator] = (
+            [self.backend.concurrent_generator() for _ in range(config.generators)]
+            if config.clock == "wall"
+            else [self.backend.generator()]
+        )
         self._channel.publish(self._trainer.weights(), 0)
         sampling = Sampling(**asdict(self.config.sampling))
         store = build_store(self.config.buffer, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ostinato.backends.hf.models import build_model, load_model, snapshot
 from ostinato.backends.hf.tokenizer import character_tokenizer, decode_text
 from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.backends.hf.warm_start import WarmStartReport, warm_start
+from ostinato.backends.process import ProcessGenerator
 from ostinato.config import RunConfig, SamplingConfig
 from ostinato.protocols import Sampling, Weights
 from ostinato.tasks import TaskSet, TextScorer, create
@@ -31,7 +33,7 @@ class HFBackend:
 
     def __init__(self, config: RunConfig, cache: Path) -> None:
         torch.set_num_threads(config.threads)
-        self._config = config
+        self._config, self._cache = config, cache
         self.tasks: TaskSet = create(config.task)
         self.warm_start_report: WarmStartReport | None = None
         if config.model.path:
@@ -64,6 +66,10 @@ class HFBackend:
         """A generator at the initial weights, with a model of its own."""
         return HFGenerator(self._model, self.tokenizer, bf16=self._config.model.bf16)
 
+    def concurrent_generator(self) -> ProcessGenerator:
+        """A generator in a process of its own."""
+        return ProcessGenerator(partial(_generator_of, self._config, self._cache))
+
     def initial_weights(self) -> Weights:
         """The policy before the first train step."""
         return snapshot(self._model)
@@ -83,6 +89,10 @@ class HFBackend:
             seed=config.task.seed,
             cache=cache,
         )
+
+
+def _generator_of(config: RunConfig, cache: Path) -> HFGenerator:
+    return HFBackend(config, cache).generator()
 
 
 def sampling_of(config: SamplingConfig) -> Sampling:
