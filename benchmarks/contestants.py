@@ -51,6 +51,7 @@ def run_ostinato(config: RunConfig, backend: Backend) -> Trace:
         trace.tokens.append(int(record["tokens"]))
         trace.busy_s.append(tuple(record[f"busy_{phase}_s"] for phase in PHASES))
 
+    torch.set_num_threads(config.threads)
     with tempfile.TemporaryDirectory() as directory:
         Session(config, backend, Path(directory) / "run", observer=observe).run()
     return trace

@@ -1,6 +1,6 @@
 """Optimizer steps per hour of ostinato and of TRL's GRPOTrainer on the same work, and what `import ostinato` costs.
 
-    python benchmarks/trl_throughput.py [--steps 40] [--repeats 5] [--threads 1] [--json FILE]
+    python benchmarks/trl_throughput.py [--steps 40] [--repeats 5] [--json FILE]
 
 Reports and judges nothing: the exit code is 0 whatever the figures are. See README.md beside this file.
 """
@@ -14,7 +14,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ostinato.config import RunConfig
 from ostinato.protocols import Backend
 from ostinato.recipe import config_from_dict, merge, recipe_tree
 
+OURS, TRL = "ostinato", "TRL"
 RECIPE = Path(__file__).parents[1] / "recipes" / "demo.toml"
 WARM_UP_STEPS = 5
 PROBE_STEPS = 15
@@ -37,6 +39,8 @@ IN_TURN = {
     "evaluation": {"every_units": 0.0},
     "checkpoint_every": 0,
 }
+# The same, generating the next batch while training on this one; each half has a process and a thread.
+OVERLAPPED = {"loop": {"clock": "wall", "max_staleness": 1}}
 GENERATION_PATHS: dict[str, dict[str, Any]] = {
     "generate": {},
     "generate, static cache": {"cache_implementation": "static"},
@@ -53,28 +57,35 @@ def main() -> None:
     arguments = _arguments()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    config = _config(arguments.steps, arguments.threads)
+    cores = os.cpu_count() or 1
+    config, overlapped = _config(arguments.steps), _config(arguments.steps, OVERLAPPED)
     backend = open_backend(config)
     with tempfile.TemporaryDirectory() as directory:
         backend.trainer().save(Path(directory))
         model = Path(directory) / "model"
-        probes = _probe_generation_paths(arguments.threads, backend, model)
+        probes = _probe_generation_paths(backend, model)
         fastest = min((name for name in probes if isinstance(probes[name], float)), key=lambda name: probes[name])
         generation = GENERATION_PATHS[fastest]
-        pairs = [
-            (run_ostinato(config, backend), run_trl(config, backend, model, generation))
-            for _ in range(arguments.repeats)
-        ]
+        contestants: dict[str, Callable[[], Trace]] = {
+            OURS: lambda: run_ostinato(config, backend),
+            TRL: lambda: run_trl(config, backend, model, generation),
+            f"{OURS}, overlapped": lambda: run_ostinato(overlapped, backend),
+            f"{TRL}, {cores} threads": lambda: run_trl(replace(config, threads=cores), backend, model, generation),
+        }
+        traces: dict[str, list[Trace]] = {name: [] for name in contestants}
+        for _ in range(arguments.repeats):
+            for name, run in contestants.items():
+                traces[name].append(run())
     figures = {
-        "settings": {"steps": arguments.steps, "repeats": arguments.repeats, "threads": arguments.threads},
+        "settings": {"steps": arguments.steps, "repeats": arguments.repeats},
         "environment": {
             "versions": {package: version(package) for package in ("torch", "transformers", "trl")},
-            "cores": os.cpu_count(),
+            "cores": cores,
             "load_average": os.getloadavg(),
         },
         "trl_generation_ms_per_step": probes,
         "trl_generation_used": fastest,
-        **_compared(pairs),
+        **_compared(traces),
         "import": _import_cost(),
     }
     print(_shown(figures))
@@ -86,20 +97,19 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=40, help="timed optimizer steps a run")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each side, alternating")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch, both sides")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args()
 
 
-def _config(steps: int, threads: int) -> RunConfig:
-    """The demo's model, task and optimizer without replay."""
-    counts = {"threads": threads, "loop": {"train_steps": WARM_UP_STEPS + steps}}
-    return config_from_dict(merge(merge(recipe_tree(RECIPE), IN_TURN), counts))
+def _config(steps: int, changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The demo's model, task and optimizer without replay, on one thread."""
+    tree = merge(merge(recipe_tree(RECIPE), IN_TURN), {"loop": {"train_steps": WARM_UP_STEPS + steps}})
+    return config_from_dict(merge(tree, changes or {}))
 
 
-def _probe_generation_paths(threads: int, backend: Backend, model: Path) -> dict[str, Any]:
+def _probe_generation_paths(backend: Backend, model: Path) -> dict[str, Any]:
     """Milliseconds a step of TRL on each of its generation paths that run here, or why one does not."""
-    config, found = _config(PROBE_STEPS, threads), dict[str, Any]()
+    config, found = _config(PROBE_STEPS), dict[str, Any]()
     for name, settings in GENERATION_PATHS.items():
         try:
             found[name] = 1000 * _seconds(run_trl(config, backend, model, settings).ended_s)
@@ -113,14 +123,24 @@ def _seconds(ended: Sequence[float]) -> float:
     return (ended[-1] - ended[WARM_UP_STEPS - 1]) / (len(ended) - WARM_UP_STEPS)
 
 
-def _compared(pairs: Sequence[tuple[Trace, Trace]]) -> dict[str, Any]:
-    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+def _compared(traces: Mapping[str, Sequence[Trace]]) -> dict[str, Any]:
+    fastest = min((name for name in traces if name.startswith(TRL)), key=lambda name: _median_seconds(traces[name]))
     return {
-        "ostinato": _side(ours) | {"share_of_time": _shares(ours)},
-        "trl": _side(theirs),
-        "ratio": _spread([_seconds(b.ended_s) / _seconds(a.ended_s) for a, b in pairs]),
-        "ratio_of_cpu_time": _spread([_seconds(b.ended_cpu_s) / _seconds(a.ended_cpu_s) for a, b in pairs]),
+        "contestants": {name: _side(runs) for name, runs in traces.items()},
+        "share_of_time": _shares(traces[OURS]),
+        "fastest_trl": fastest,
+        "ratio_to_fastest_trl": {
+            name: _spread(
+                [_seconds(b.ended_s) / _seconds(a.ended_s) for a, b in zip(runs, traces[fastest], strict=True)]
+            )
+            for name, runs in traces.items()
+            if name.startswith(OURS)
+        },
     }
+
+
+def _median_seconds(traces: Sequence[Trace]) -> float:
+    return statistics.median(_seconds(trace.ended_s) for trace in traces)
 
 
 def _side(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -162,17 +182,15 @@ def _shown(figures: Mapping[str, Any]) -> str:
     lines = []
     for name, value in figures["trl_generation_ms_per_step"].items():
         lines.append(f"TRL, {name:<24} " + (f"{value:8.1f} ms a step" if isinstance(value, float) else value))
-    for side in ("ostinato", "trl"):
-        values = figures[side]
+    for name, values in figures["contestants"].items():
         lines.append(
-            f"{side}: optimizer steps per hour {_range(values['steps_per_hour'], '.0f')}, "
-            f"CPU ms a step {_range(values['cpu_ms_per_step'], '.1f')}, "
+            f"{name}: optimizer steps per hour {_range(values['steps_per_hour'], '.0f')}, "
             f"completion tokens a step {values['completion_tokens_per_step']:.0f}, "
             f"reward of the first steps {values['reward_first_steps']:.3f}"
         )
-    ratio, cpu = _range(figures["ratio"], ".2f"), _range(figures["ratio_of_cpu_time"], ".2f")
-    lines.append(f"ostinato / TRL: {ratio} by real time, {cpu} by CPU time")
-    shares = figures["ostinato"]["share_of_time"]
+    for name, ratio in figures["ratio_to_fastest_trl"].items():
+        lines.append(f"{name} / {figures['fastest_trl']}: {_range(ratio, '.2f')}")
+    shares = figures["share_of_time"]
     lines.append("ostinato's time: " + ", ".join(f"{phase} {_range(share, '.1%')}" for phase, share in shares.items()))
     cost = figures["import"]
     lines.append(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostinato.batching import microbatch_rows, padded_batch, selected_logprobs
-from ostinato.errors import DataError
+from ostinato.errors import ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
 
@@ -118,3 +118,24 @@ def test_selected_logprobs_of_bf16_logits_are_normalized_in_float32():
     logprobs, _ = selected_logprobs(logits, torch.tensor([[999]]), 0.7)
     exact = torch.log_softmax(logits.double() / 0.7, -1)[0, 0, 999]
     assert logprobs.item() == pytest.approx(exact.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "temperature", "error", "message"),
+    [
+        ((2, 3), 0, ConfigError, "temperature must be above 0, got 0"),
+        ((2, 3), math.nan, ConfigError, "temperature must be above 0, got nan"),
+        ((2, 3), torch.ones(2, 1), DataError, r"temperature has shape \(2, 1\), expected \(2,\)"),
+        ((2, 3), torch.ones(1), DataError, r"temperature has shape \(1,\), expected \(2,\)"),
+        ((2, 2), 1.0, DataError, r"tokens have shape \(2, 2\), expected \(2, 3\) of the logits"),
+    ],
+)
+def test_selected_logprobs_refuse_what_has_no_log_probs(tokens, temperature, error, message):
+    with pytest.raises(error, match=message):
+        selected_logprobs(torch.zeros(2, 3, 5), torch.zeros(tokens, dtype=torch.int64), temperature)
+
+
+@pytest.mark.parametrize("rows", [[7], [-1], [True, False, True], [0.5]])
+def test_padded_batch_refuses_rows_that_are_none(rows):
+    with pytest.raises(DataError, match="row numbers"):
+        padded_batch(three_rollouts(), np.array(rows), pad_token_id=0)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "ostinato"
 
 FLOORS = [
-    {"errors", "rollouts", "protocols", "staleness", "config", "recipe", "telemetry"},
+    {"errors", "ragged", "rollouts", "protocols", "staleness", "config", "recipe", "telemetry", "interrupt"},
     {"advantages", "buffer", "theory", "stats", "evaluation", "tasks"},
     {"losses", "batching"},
     {"loop"},

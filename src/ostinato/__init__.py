@@ -7,7 +7,8 @@ torch, backends and command line what their extras install.
 from ostinato.buffer import ReplayBuffer, ShardedBuffer, no_buffer, paper_fifo
 from ostinato.errors import CheckpointError, ConfigError, DataError, MissingExtraError, OstinatoError, RunError
 from ostinato.protocols import Draw, GroupRequest, Sampling, Task
-from ostinato.rollouts import Ragged, Rollouts, concatenate
+from ostinato.ragged import Ragged
+from ostinato.rollouts import Rollouts, concatenate
 
 __all__ = [
     "CheckpointError",

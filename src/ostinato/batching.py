@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors import DataError, MissingExtraError
-from ostinato.rollouts import Rollouts, gather_positions
+from ostinato.errors import ConfigError, DataError, MissingExtraError
+from ostinato.ragged import gather_positions, row_numbers
+from ostinato.rollouts import Rollouts
 
 try:
     import torch
@@ -45,8 +46,9 @@ def padded_batch(rollouts: Rollouts, rows: NDArray[np.int64], *, pad_token_id: i
     """Pad the given rollouts to the longest of them. A rollout without trained tokens is fine: it weighs nothing.
 
     Raises `DataError` when a trained token cannot be used: its behavior log-prob is NaN, infinite or positive, or it is
-    the first of its sequence, which nothing predicts.
+    the first of its sequence, which nothing predicts; or when `rows` are no row numbers.
     """
+    rows = row_numbers(rows, len(rollouts))
     positions, _ = gather_positions(rollouts.offsets, rows)
     lengths = rollouts.lengths[rows]
     real_BL = np.arange(lengths.max(initial=1)) < lengths[:, None]
@@ -96,9 +98,18 @@ def selected_logprobs(logits: Tensor, tokens: Tensor, temperature: float | Tenso
 
     Normalizing keeps one array of the size of the logits for the backward pass and frees the logits themselves;
     subtracting a log-sum-exp would keep the logits and need two more arrays on the way back.
+
+    Raises `DataError` for other shapes, `ConfigError` for one temperature that is not above 0 (the values of a tensor
+    are not looked at: that would wait for the device).
     """
+    if tokens.shape != logits.shape[:-1]:
+        raise DataError(f"tokens have shape {tuple(tokens.shape)}, expected {tuple(logits.shape[:-1])} of the logits")
     if isinstance(temperature, Tensor):
+        if temperature.shape != logits.shape[:1]:
+            raise DataError(f"temperature has shape {tuple(temperature.shape)}, expected {tuple(logits.shape[:1])}")
         logits = logits.float() / temperature[:, None, None]
+    elif not temperature > 0:
+        raise ConfigError(f"temperature must be above 0, got {temperature}: a greedy choice has no log-probs")
     elif temperature != 1:
         logits = logits.float() / temperature
     log_policy = logits.log_softmax(-1, dtype=torch.float32)

@@ -76,13 +76,9 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingConfig:
-    """How training rollouts are drawn."""
+    """How training rollouts are drawn: from the whole distribution, whose log-probs the trainer can recompute."""
 
-    temperature: float = setting(1.0, "sampling temperature", low=1e-3)
-    top_p: float = setting(
-        1.0, "nucleus mass; below 1 the log-probs are those of the truncated distribution", low=1e-3, high=1
-    )
-    top_k: int = setting(0, "0: off", low=0)
+    temperature: float = setting(1.0, "sampling temperature", low=1e-3, high=1e3)
     max_new_tokens: int = setting(32, "length limit of a completion", low=1)
 
 
@@ -135,9 +131,9 @@ class OptimizerConfig:
     """Adam, constant learning rate."""
 
     learning_rate: float = setting(3e-5, "constant", low=0)
-    beta1: float = setting(0.9, "first moment", low=0, high=1)
-    beta2: float = setting(0.999, "second moment", low=0, high=1)
-    eps: float = setting(1e-8, "added to the root of the second moment", low=0)
+    beta1: float = setting(0.9, "first moment", low=0, high=1 - 1e-9)
+    beta2: float = setting(0.999, "second moment", low=0, high=1 - 1e-9)
+    eps: float = setting(1e-8, "added to the root of the second moment", low=1e-15)
     weight_decay: float = setting(0.0, "decoupled (AdamW)", low=0)
     grad_clip: float = setting(1.0, "bound on the gradient norm; 0: off", low=0)
     tokens_per_microbatch: int = setting(16384, "padded tokens a forward pass; more are accumulated", low=1)
@@ -149,7 +145,7 @@ class EvaluationConfig:
 
     every_units: float = setting(5.0, "compute units between evaluations; 0: never", low=0)
     samples: int = setting(1, "sampled completions a prompt", low=1)
-    temperature: float = setting(1.0, "of the sampled completions", low=1e-3)
+    temperature: float = setting(1.0, "of the sampled completions", low=1e-3, high=1e3)
     top_p: float = setting(1.0, "of the sampled completions", low=1e-3, high=1)
     greedy: bool = setting(True, "also report greedy accuracy")
 
@@ -169,7 +165,7 @@ class RunConfig:
     """A whole recipe."""
 
     seed: int = setting(0, "seed of the run", low=0)
-    threads: int = setting(1, "CPU threads of torch; results are bit for bit only at a fixed number", low=1)
+    threads: int = setting(1, "CPU threads of torch; results are bit for bit only at a fixed number", low=1, high=1024)
     checkpoint_every: int = setting(100, "train steps between checkpoints; 0: only at the end and on interrupt", low=0)
     model: ModelConfig = field(default_factory=ModelConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
@@ -257,6 +253,15 @@ def _rest(config: RunConfig) -> Checks:
         ),
         ((model.backend == "toy") != (task.name == "toy"), "model.backend = toy and task.name = toy go together"),
         (task.name == "jsonl" and not task.file, "task.name = jsonl needs task.file"),
+        (task.name == "toy" and bool(task.options), "task.options: the toy takes none, its sizes stand under toy"),
+        (
+            0 < config.evaluation.every_units < 1e-3,
+            f"evaluation.every_units must be 0 (never) or at least 0.001, got {config.evaluation.every_units}",
+        ),
+        (
+            not all(isinstance(arm, dict) for arm in config.arms.values()),
+            f"arms: each must be a table of settings, got {config.arms}",
+        ),
     ]
 
 

@@ -29,10 +29,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The recipe as nested dictionaries, overrides applied, not yet checked."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"recipe {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"recipe {path} cannot be read: {error}") from None
     return apply_overrides(tree, overrides)
 
@@ -103,6 +103,8 @@ def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> 
         value = float(value)
     if type(value) is not base:
         raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {value!r}")
+    if isinstance(value, dict):
+        _refuse_odd_values(name, value, where)
     low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]
     if isinstance(value, int | float) and not abs(value) <= LARGEST:
         raise ConfigError(f"{where}: {name} must be a finite number of at most {LARGEST:,}, got {value}")
@@ -116,8 +118,19 @@ def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> 
     return value
 
 
+def _refuse_odd_values(name: str, value: Any, where: str) -> None:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, dict | list):
+            _refuse_odd_values(f"{name}.{key}", item, where)
+        elif not isinstance(item, bool | int | float | str):
+            raise ConfigError(f"{where}: {name}.{key} must be a number, text or true/false, got {item!r}")
+
+
 def _nearest(name: str) -> str:
     names = [key for key, _, _ in settings_help()]
+    sections = difflib.get_close_matches(name, {key.partition(".")[0] for key in names}, n=1, cutoff=0.6)
+    if sections:
+        return sections[0]
     last = name.rsplit(".", 1)[-1]
     by_whole = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     by_last = difflib.get_close_matches(last, [key.rsplit(".", 1)[-1] for key in names], n=1, cutoff=0)

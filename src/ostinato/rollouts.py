@@ -16,6 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import DataError
+from ostinato.ragged import (
+    Extra,
+    Ragged,
+    check_extra,
+    check_offsets,
+    concatenate_extra,
+    described,
+    gather_positions,
+    layout,
+    offsets_of,
+    row_bounds,
+    row_numbers,
+)
 
 TOKEN_COLUMNS: dict[str, type[np.generic]] = {
     "tokens": np.int32,
@@ -41,33 +54,6 @@ ROW_COLUMNS: dict[str, type[np.generic]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """A column whose rows have different lengths: `values[offsets[i]:offsets[i+1]]` is row i."""
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
-        """Pack a sequence of arrays that agree in dtype and trailing shape."""
-        values = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
-        return cls(values, offsets_of([len(row) for row in rows]))
-
-    def row(self, index: int) -> NDArray[Any]:
-        """Row `index`, a view."""
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
-
-    def select(self, rows: NDArray[np.int64]) -> Ragged:
-        """The given rows, in the given order (a copy)."""
-        positions, offsets = gather_positions(self.offsets, rows)
-        return Ragged(self.values[positions], offsets)
-
-
-Extra = NDArray[Any] | Ragged
 IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 
@@ -112,18 +98,16 @@ class Rollouts:
     extras: Mapping[str, Extra] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tokens, np.ndarray) or self.tokens.ndim != 1:
+            raise DataError(f"tokens is {described(self.tokens)}, expected int32 (L,)")
+        check_offsets(self.offsets, len(self.tokens))
         n, total = len(self.offsets) - 1, len(self.tokens)
-        if n < 0 or self.offsets[0] != 0 or self.offsets[-1] != total or np.any(np.diff(self.offsets) < 0):
-            raise DataError(f"offsets must rise from 0 to {total} (number of tokens), got {self.offsets[:8]}...")
-        for name in TOKEN_COLUMNS:
-            if getattr(self, name).shape != (total,):
-                raise DataError(f"{name} has shape {getattr(self, name).shape}, expected ({total},)")
-        for name in ROW_COLUMNS:
-            if getattr(self, name).shape != (n,):
-                raise DataError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
+        for name, dtype in TOKEN_COLUMNS.items():
+            _check_column(name, getattr(self, name), dtype, (total,))
+        for name, dtype in ROW_COLUMNS.items():
+            _check_column(name, getattr(self, name), dtype, (n,))
         for name, column in self.extras.items():
-            if len(column) != n:
-                raise DataError(f"extra column {name!r} has {len(column)} rows, expected {n}")
+            check_extra(name, column, n)
         if np.any(self.prompt_length > np.diff(self.offsets)) or np.any(self.prompt_length < 0):
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
@@ -139,20 +123,20 @@ class Rollouts:
 
         `columns`: any row column by name, a scalar for all rows or one value a row; `extras` too. Columns left out are
         0 (temperature and top_p: 1; group_id: the row number; policy_version_max: policy_version_min).
-        Raises `DataError` when a completion and its log-probs differ in length.
+        Raises `DataError` when the counts or lengths differ, or token ids are no integers from 0 to 2^31 - 1.
         """
         n = len(prompts)
+        if not n == len(completions) == len(logprobs):
+            raise DataError(f"got {n} prompts, {len(completions)} completions and {len(logprobs)} rows of log-probs")
         for i, (completion, row) in enumerate(zip(completions, logprobs, strict=True)):
             if len(completion) != len(row):
                 raise DataError(f"rollout {i} has {len(completion)} completion tokens but {len(row)} log-probs")
-        lengths = [len(p) + len(c) for p, c in zip(prompts, completions, strict=True)]
-        total = int(np.sum(lengths, dtype=np.int64))
-        tokens, mask = np.empty(total, np.int32), np.zeros(total, np.bool_)
-        behavior, offsets = np.zeros(total, np.float32), offsets_of(lengths)
-        for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            start, stop = offsets[i] + len(prompt), offsets[i + 1]
-            tokens[offsets[i] : start], tokens[start:stop] = prompt, completion
-            mask[start:stop], behavior[start:stop] = True, logprobs[i]
+        offsets = offsets_of([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
+        tokens = _packed_ids(prompts, completions, offsets)
+        mask, behavior = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.float32)
+        for i, row in enumerate(logprobs):
+            start, stop = offsets[i] + len(prompts[i]), offsets[i + 1]
+            mask[start:stop], behavior[start:stop] = True, row
         columns.setdefault("prompt_length", [len(p) for p in prompts])
         return cls(
             tokens=tokens,
@@ -186,15 +170,20 @@ class Rollouts:
 
     def prompt(self, index: int) -> NDArray[np.int32]:
         """Prompt tokens of rollout `index`, a view."""
-        return self.tokens[self.offsets[index] : self.offsets[index] + self.prompt_length[index]]
+        start, _ = row_bounds(self.offsets, index)
+        return self.tokens[start : start + self.prompt_length[index]]
 
     def completion(self, index: int) -> NDArray[np.int32]:
         """Completion tokens of rollout `index`, a view."""
-        return self.tokens[self.offsets[index] + self.prompt_length[index] : self.offsets[index + 1]]
+        start, stop = row_bounds(self.offsets, index)
+        return self.tokens[start + self.prompt_length[index] : stop]
 
     def select(self, rows: NDArray[np.int64] | Sequence[int]) -> Rollouts:
-        """The given rows in the given order, repeats allowed; a copy that shares no memory."""
-        index = np.asarray(rows, dtype=np.int64)
+        """The given rows in the given order, repeats allowed; a copy that shares no memory.
+
+        Raises `DataError` unless they are integers from 0 to n - 1 (`np.flatnonzero` turns a mask into them).
+        """
+        index = row_numbers(rows, len(self))
         positions, offsets = gather_positions(self.offsets, index)
         return Rollouts(
             offsets=offsets,
@@ -215,29 +204,16 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """All rollouts of `parts` in order. Raises `DataError` when extras differ or nothing is given."""
     if not parts:
         raise DataError("cannot concatenate an empty list of rollouts")
-    names = set(parts[0].extras)
-    if any(set(part.extras) != names for part in parts):
-        raise DataError(f"rollouts to concatenate must share their extra columns, first has {sorted(names)}")
+    first = extra_layouts(parts[0])
+    for part in parts:
+        if extra_layouts(part) != first:
+            raise DataError(f"rollouts to concatenate must share their extra columns: {extra_layouts(part)}, {first}")
     lengths = np.concatenate([part.lengths for part in parts])
     return Rollouts(
         offsets=offsets_of(lengths),
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)},
-        extras={name: _concatenate_extra([part.extras[name] for part in parts], name) for name in names},
+        extras={name: concatenate_extra([part.extras[name] for part in parts]) for name in first},
     )
-
-
-def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Running sum with a leading 0: where each row of a packed column begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-
-
-def gather_positions(
-    offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the values of `rows` in a packed column, and the offsets of the result."""
-    lengths = offsets[rows + 1] - offsets[rows]
-    result = offsets_of(lengths)
-    return np.arange(result[-1]) + np.repeat(offsets[rows] - result[:-1], lengths), result
 
 
 def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -252,19 +228,42 @@ def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         "policy_version_max": given.get("policy_version_min", 0),
     }
     return {
-        name: np.array(np.broadcast_to(np.asarray(given.get(name, defaults.get(name, 0)), dtype), (n,)))
+        name: _row_column(name, given[name], dtype, n) if name in given else np.full(n, defaults.get(name, 0), dtype)
         for name, dtype in ROW_COLUMNS.items()
     }
 
 
-def _concatenate_extra(parts: Sequence[Extra], name: str) -> Extra:
-    ragged = [part for part in parts if isinstance(part, Ragged)]
-    if not ragged:
-        return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
-    if len(ragged) != len(parts):
-        raise DataError(f"extra column {name!r} is ragged in some rollouts and dense in others")
-    lengths = np.concatenate([np.diff(part.offsets) for part in ragged])
-    return Ragged(np.concatenate([part.values for part in ragged]), offsets_of(lengths))
+def _row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArray[Any]:
+    column = np.asarray(value)
+    if column.shape not in ((), (n,)) or (n and not np.can_cast(column.dtype, dtype, "same_kind")):
+        raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
+    return np.array(np.broadcast_to(column.astype(dtype), (n,)))
+
+
+def _packed_ids(
+    prompts: Sequence[IntRow], completions: Sequence[IntRow], offsets: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    rows = [np.asarray(row) for pair in zip(prompts, completions, strict=True) for row in pair]
+    for i, row in enumerate(rows):
+        if row.ndim != 1 or (row.dtype.kind not in "iu" and row.size):
+            raise DataError(f"token ids of rollout {i // 2} are {described(row)}, expected one row of integers")
+    ids = np.concatenate(rows) if rows else np.empty(0, np.int32)
+    bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
+    if len(bad):
+        row = np.searchsorted(offsets, bad[0], "right") - 1
+        raise DataError(f"rollout {row} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
+    return ids.astype(np.int32)
+
+
+def _check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    good = isinstance(column, np.ndarray) and column.shape == shape
+    if not good or (column.dtype.type is not dtype and column.dtype != dtype):
+        raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")
+
+
+def extra_layouts(rollouts: Rollouts) -> dict[str, str]:
+    """The `layout` of each extra column: equal for rollouts that may stand in one record or one buffer."""
+    return {name: layout(column) for name, column in rollouts.extras.items()}
 
 
 def to_arrays(rollouts: Rollouts, prefix: str = "") -> dict[str, NDArray[Any]]:
@@ -292,5 +291,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Rollout
     for name, array in own.items():
         if name.startswith("ragged."):
             key = name.removeprefix("ragged.")
+            if f"ragged_offsets.{key}" not in own:
+                raise DataError(f"rollouts are missing the column 'ragged_offsets.{key}'")
             extras[key] = Ragged(array, own[f"ragged_offsets.{key}"])
     return Rollouts(**{name: own[name] for name in columns}, extras=extras)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from ostinato.buffer import MaxStaleness, MaxUses, MinSize, Oldest, ReplayBuffer, Uniform, no_buffer, paper_fifo
 from ostinato.buffer.replay import _occurrence
-from ostinato.errors import CheckpointError, DataError
-from ostinato.rollouts import Ragged, Rollouts
+from ostinato.errors import CheckpointError, ConfigError, DataError
+from ostinato.ragged import Ragged
+from ostinato.rollouts import Rollouts
 
 RNG = np.random.default_rng
 ANY = MinSize(1)
@@ -183,14 +184,142 @@ def test_state_when_loaded_into_less_room_keeps_the_newest() -> None:
 
 
 def test_misuse_when_attempted_is_refused() -> None:
-    with pytest.raises(DataError, match="capacity must be at least 1"):
-        ReplayBuffer(0)
     buffer = paper_fifo(2)
     with pytest.raises(DataError, match="3 rollouts at once do not fit"):
         buffer.add(numbered(0, 3), train_step=0)
     assert len(buffer) == 0
     with pytest.raises(KeyError, match="no column 'rewards'"):
         buffer.columns["rewards"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ReplayBuffer(0), "capacity must be at least 1 rollout, got 0"),
+        (lambda: ReplayBuffer(1, id_stride=0), "rollout ids must rise from 0 or more, got first_id 0, id_stride 0"),
+        (lambda: no_buffer(4, order="foo"), r"order must be one of \['newest', 'oldest'\], got 'foo'"),
+        (lambda: paper_fifo(4, min_size=-1), "min_size must be at least 0, got -1"),
+        (lambda: paper_fifo(4, max_staleness=-1), "max_staleness must be at least 0, got -1"),
+        (lambda: MaxUses(0), "max_uses must be at least 1, got 0"),
+    ],
+)
+def test_settings_when_impossible_are_refused(make, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_draw_when_it_holds_nothing_is_refused(n) -> None:
+    for buffer in (paper_fifo(4), no_buffer(4)):
+        buffer.add(numbered(0, 3), train_step=0)
+        assert not buffer.can_sample(n)
+        with pytest.raises(DataError, match=f"cannot draw {n} rollouts, expected at least 1"):
+            buffer.sample(n, train_step=0, rng=RNG(0))
+
+
+def test_train_step_when_it_falls_is_refused() -> None:
+    buffer, restored = paper_fifo(4), paper_fifo(4)
+    buffer.add(numbered(0, 2), train_step=3)
+    buffer.sample(2, train_step=5, rng=RNG(0))
+    restored.load_state_arrays(buffer.state_arrays())
+    for one in (buffer, restored):
+        calls = (
+            lambda one=one: one.add(numbered(2, 1), train_step=4),
+            lambda one=one: one.sample(1, train_step=4, rng=RNG(0)),
+            lambda one=one: one.retain(train_step=4),
+        )
+        for call in calls:
+            with pytest.raises(DataError, match="train step 4 comes after train step 5: steps must not fall"):
+                call()
+        assert one.sample(1, train_step=5, rng=RNG(0)).residence.tolist() == [2]
+    with pytest.raises(DataError, match="policy_version_min 7 at train step 6: rollouts come from the past"):
+        buffer.add(numbered(2, 1, version=7), train_step=6)
+
+
+def with_extra(n: int, extra) -> Rollouts:
+    return numbered(0, n, extras={} if extra is None else {"x": extra})
+
+
+OTHER_EXTRAS = [
+    (np.zeros((4, 2)), np.zeros((4, 3)), r"'float64 \(3,\)'.*'float64 \(2,\)'"),
+    (np.zeros(4, np.int64), np.full(4, "s"), r"'str_ \(\)'.*'int64 \(\)'"),
+    (np.zeros(4, np.int64), np.zeros(4), r"'float64 \(\)'.*'int64 \(\)'"),
+    (np.zeros(4), None, r"extra columns \{\} differ"),
+    (np.zeros(4), Ragged.from_rows([np.zeros(1)] * 4), r"'ragged float64 \(\)'.*'float64 \(\)'"),
+    (
+        Ragged.from_rows([np.zeros((2, 3))] * 4),
+        Ragged.from_rows([np.zeros((2, 4))] * 4),
+        r"float64 \(4,\)'.*float64 \(3,\)'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("held", "other", "message"), OTHER_EXTRAS)
+@pytest.mark.parametrize("capacity", [4, 6, 20])
+def test_add_when_extras_have_another_layout_is_refused_and_changes_nothing(capacity, held, other, message) -> None:
+    buffer = paper_fifo(capacity, min_size=1)
+    buffer.add(with_extra(4, held), train_step=0)
+    before = buffer.state_arrays()
+    with pytest.raises(DataError, match=message):
+        buffer.add(with_extra(4, other), train_step=1)
+    after = buffer.state_arrays()
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        assert np.array_equal(array, after[name]), name
+    assert buffer.departures().tolist() == []
+    assert len(buffer.sample(8, train_step=0, rng=RNG(0))) == 8
+
+
+@pytest.mark.parametrize(("held", "other", "message"), OTHER_EXTRAS)
+def test_queue_when_emptied_takes_other_extras(held, other, message) -> None:
+    queue = no_buffer(4)
+    for step, extra in enumerate([held, other, held]):
+        rollouts = with_extra(4, extra)
+        queue.add(rollouts, train_step=step)
+        assert queue.state_arrays()["book.rollout_id"].tolist() == [4 * step + i for i in range(4)]
+        assert queue.sample(4, train_step=step, rng=RNG(0)).rollouts.extras.keys() == rollouts.extras.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("book.uses", lambda a: a[:2], r"book.uses is int64 \(2,\), expected int64 \(4,\)"),
+        ("book.uses", lambda a: a.astype(float), r"book.uses is float64 \(4,\), expected int64 \(4,\)"),
+        ("book.rollout_id", lambda a: np.array(3), "unsized"),
+        ("book.rollout_id", lambda a: a[::-1], "rollout ids do not rise"),
+        ("counters", lambda a: a[:2], "not enough values"),
+        ("departed", lambda a: np.array(["x"]), "invalid literal"),
+        ("rollouts.tokens", None, "missing the column 'tokens'"),
+        ("counters", None, "'counters'"),
+        ("rollouts.offsets", lambda a: a[::-1], "offsets must rise"),
+    ],
+)
+def test_state_when_damaged_is_refused_and_changes_nothing(name, change, message) -> None:
+    buffer, saved = paper_fifo(10, min_size=1), paper_fifo(10)
+    buffer.add(numbered(0, 2), train_step=0)
+    saved.add(numbered(5, 4), train_step=3)
+    arrays = saved.state_arrays()
+    if change is None:
+        del arrays[name]
+    else:
+        arrays[name] = change(arrays[name])
+    with pytest.raises(CheckpointError, match=rf"buffer state is incomplete: .*{message}"):
+        buffer.load_state_arrays(arrays)
+    assert buffer.columns["rollout_id"].tolist() == [0, 1] and buffer.added == 2
+    assert set(buffer.sample(9, train_step=0, rng=RNG(0)).rollouts.reward) <= {0.0, 1.0}
+
+
+def test_sampler_when_it_returns_a_mask_is_refused() -> None:
+    class Mask:
+        repeats = False
+
+        def __call__(self, columns, n, rng):
+            return columns["reward"] > 0
+
+    buffer = ReplayBuffer(4, sampler=Mask())
+    buffer.add(numbered(0, 3), train_step=0)
+    with pytest.raises(DataError, match=r"row numbers are bool \(3,\)"):
+        buffer.sample(2, train_step=0, rng=RNG(0))
 
 
 @given(st.lists(st.integers(0, 4), max_size=12))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ostinato.buffer import ReplayBuffer, ShardedBuffer
-from ostinato.errors import DataError
+from ostinato.buffer import Oldest, ReplayBuffer, ShardedBuffer
+from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
 
@@ -46,3 +46,43 @@ def test_state_when_restored_goes_on_dealing_where_it_stopped() -> None:
     for store in (one, two):
         store.add(rewards(4, 1), train_step=0)
     assert two.shards[1].columns["reward"].tolist() == one.shards[1].columns["reward"].tolist() == [1.0, 4.0]
+
+
+def test_add_when_one_shard_refuses_changes_none() -> None:
+    store = sharded(2, 4)
+    store.add(rewards(0, 3), train_step=0)
+    with pytest.raises(DataError, match="5 rollouts at once do not fit in a buffer of capacity 4"):
+        store.add(rewards(3, 9), train_step=0)
+    with pytest.raises(DataError, match=r"extra columns \{'x': 'float64 \(\)'\} differ from those already held, \{\}"):
+        store.add(rewards(3, 1).replace(extras={"x": np.zeros(1)}), train_step=0)
+    assert [shard.columns["reward"].tolist() for shard in store.shards] == [[0.0, 2.0], [1.0]]
+    assert store.add(rewards(3, 1), train_step=0).tolist() == [3]
+
+
+def test_draw_when_one_shard_has_too_little_uses_none() -> None:
+    store = ShardedBuffer([ReplayBuffer(4, sampler=Oldest(), first_id=i, id_stride=2) for i in range(2)])
+    store.add(rewards(0, 3), train_step=0)
+    with pytest.raises(DataError, match=r"cannot draw 4: the shards hold \[2, 1\] rollouts"):
+        store.sample(4, train_step=0, rng=np.random.default_rng(0))
+    assert [shard.columns["uses"].tolist() for shard in store.shards] == [[0, 0], [0]]
+    for n in (0, -2):
+        assert not store.can_sample(n)
+        with pytest.raises(DataError, match=f"cannot draw {n}"):
+            store.sample(n, train_step=0, rng=np.random.default_rng(0))
+
+
+def test_state_when_of_other_shards_is_refused_and_changes_nothing() -> None:
+    two, three = sharded(2, 4), sharded(3, 4)
+    two.add(rewards(0, 3), train_step=0)
+    with pytest.raises(CheckpointError, match="buffer state of 2 shards, expected 3"):
+        three.load_state_arrays(two.state_arrays())
+    with pytest.raises(CheckpointError, match="buffer state of 0 shards, expected 2"):
+        two.load_state_arrays({})
+    damaged = two.state_arrays()
+    two.add(rewards(3, 1), train_step=0)
+    del damaged["1/book.uses"]
+    with pytest.raises(CheckpointError, match=r"incomplete: 'book\.uses'"):
+        two.load_state_arrays(damaged)
+    assert [shard.columns["reward"].tolist() for shard in two.shards] == [[0.0, 2.0], [1.0, 3.0]]
+    with pytest.raises(ConfigError, match="at least one shard"):
+        ShardedBuffer([])

@@ -1,8 +1,11 @@
 """`ostinato` as people call it: subprocesses, exit codes, one-line errors, nothing half-written."""
 
+import errno
+import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ostinato.cli.main import explained, main
 from ostinato.telemetry import read_jsonl
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
@@ -29,7 +33,7 @@ def test_train_when_run_on_the_toy_learns_and_leaves_a_whole_directory(tmp_path)
     assert "sampled accuracy 0.0" in done.stdout
     run = tmp_path / "run"
     assert {path.name for path in run.iterdir()} == {
-        "run.json", "metrics.jsonl", "statistics.json", "checkpoints", "finished.json",
+        "run.json", "metrics.jsonl", "statistics.json", "checkpoints", "finished.json", ".lock",
     }  # fmt: skip
     evaluations = [r for r in read_jsonl(run / "metrics.jsonl") if r["event"] == "evaluation"]
     assert [r["point"] for r in evaluations] == list(range(13))
@@ -167,3 +171,119 @@ def test_compare_when_one_run_fails_says_which_and_keeps_the_others(tmp_path) ->
     again = ostinato(*words, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "1 of them finished before" in again.stdout
+
+
+LONG = ["--loop.compute_units", "3000", "--evaluation.every_units", "100", "--evaluation.samples", "2"]
+
+
+def started_comparison(cwd: Path) -> tuple[subprocess.Popen, list[int]]:
+    """A long comparison whose two runs are under way, and the numbers of their processes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ostinato", "compare", TOY, "--seeds", "1", "--out", "cmp", "--jobs", "2", *LONG],
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    runs = [cwd / "cmp" / f"{arm}-seed0" / "metrics.jsonl" for arm in ("baseline", "replay")]
+    while not all(path.exists() and path.stat().st_size > 5000 for path in runs):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return process, [int(child) for child in children]
+
+
+def wait_until_gone(numbers: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{number}").exists() for number in numbers):
+        assert time.monotonic() < deadline, "processes were left running"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_compare_when_ended_by_a_signal_leaves_checkpoints_and_no_processes(tmp_path, number) -> None:
+    process, children = started_comparison(tmp_path)
+    assert len(children) >= 2
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    wait_until_gone(children)
+    assert process.returncode == (-signal.SIGKILL if number is signal.SIGKILL else 130)
+    assert "Traceback" not in stderr
+    for arm in ("baseline", "replay"):
+        assert list((tmp_path / "cmp" / f"{arm}-seed0" / "checkpoints").glob("step-*")), arm
+        assert not (tmp_path / "cmp" / f"{arm}-seed0" / "finished.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arms", "replay"], "baseline among them, got replay"),
+        (["--arms", "baseline,baseline"], "expects different arms"),
+        (["--loop.train_steps", "3"], "set loop.train_steps = 0 in arm baseline"),
+        (["--arms.baseline", "3"], "each must be a table"),
+        (["--arms.replay.loop.muu", "3"], "arm replay: unknown setting 'loop.muu'"),
+    ],
+)
+def test_compare_when_its_plan_cannot_work_is_refused_before_anything_runs(tmp_path, words, message) -> None:
+    done = ostinato("compare", TOY, "--out", "cmp", *words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "cmp").exists()
+
+
+def test_train_when_replay_has_a_staleness_bound_runs_and_keeps_it(tmp_path) -> None:
+    words = ["--loop.max_staleness", "2", "--loop.compute_units", "30"]
+    done = ostinato("train", TOY, "--out", "run", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads((tmp_path / "run" / "statistics.json").read_text())["staleness"]["counts"]
+    assert len(counts) <= 3
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("finished")
+    done = ostinato("train", TOY, "--out", "run", "--loop.compute_units", "10", cwd=where)
+    assert done.returncode == 0, done.stderr
+    return where / "run"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"settings": 3}', '{"settings": {"loop": 3}}'])
+def test_eval_when_run_json_is_damaged_names_it_in_one_line(finished_run, tmp_path, capsys, content) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(content)
+    assert main(["eval", str(tmp_path / "run")]) in (1, 2)
+    stderr = capsys.readouterr().err
+    assert "run.json" in stderr and "internal error" not in stderr and len(stderr.strip().splitlines()) == 1
+
+
+def test_eval_when_the_newest_checkpoint_is_damaged_names_it_in_one_line(finished_run, tmp_path, capsys) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").rglob("table.npz"):
+        path.write_bytes(b"PK\x03\x04" + bytes(60))
+    assert main(["eval", str(tmp_path / "run")]) == 1
+    stderr = capsys.readouterr().err
+    assert "table.npz cannot be read" in stderr and "internal error" not in stderr
+
+
+def test_train_when_another_run_is_going_on_is_refused(finished_run, tmp_path, capsys) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    with open(tmp_path / "run" / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["train", TOY, "--out", str(tmp_path / "run"), "--resume"]) == 1
+    assert "another run is going on in" in capsys.readouterr().err
+
+
+def test_train_when_run_json_is_gone_does_not_take_up_a_foreign_checkpoint(finished_run, tmp_path, capsys) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    words = ["train", TOY, "--out", str(tmp_path / "run"), "--toy.prompts", "4"]
+    assert main(words) == 2
+    assert main([*words, "--resume"]) == 1
+    assert "internal error" not in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "quota is used up"), (errno.EFBIG, "File too large")],
+)
+def test_error_when_there_is_no_room_says_what_to_do(number, words) -> None:
+    said = explained(OSError(number, os.strerror(number), "run/x"))
+    assert words in said and "while writing run/x; make room" in said

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.evaluation import Evaluation, evaluate
 from ostinato.protocols import Sampling, Task
 from ostinato.rollouts import Rollouts
@@ -114,3 +114,47 @@ def test_evaluate_is_an_error_when_groups_are_missing():
 
     with pytest.raises(DataError, match="16 rollouts are not 4 for each of 5 tasks"):
         run(generator=LazyGenerator())
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, r"returned shape \(\), expected \(20,\)"),
+        (
+            ["right"] * 20,
+            "failed on 20 completions, the first for the prompt 'prompt 0': ValueError: could not convert",
+        ),
+        ([[0.0]] * 20, r"returned shape \(20, 1\), expected \(20,\)"),
+    ],
+)
+def test_evaluate_is_an_error_when_the_scorer_returns_no_numbers(returned, message):
+    class OddScorer:
+        def score(self, rollouts, tasks):
+            return returned
+
+    with pytest.raises(DataError, match=f"evaluation: the scorer {message}"):
+        run(scorer=OddScorer())
+
+
+def test_evaluate_takes_rewards_in_a_list():
+    class ListScorer(LastTokenScorer):
+        def score(self, rollouts, tasks):
+            return super().score(rollouts, tasks).tolist()
+
+    assert run(scorer=ListScorer()).correct.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_evaluate_says_where_the_scorer_raised_and_lets_our_own_errors_pass():
+    class RaisingScorer:
+        def __init__(self, error):
+            self.error = error
+
+        def score(self, rollouts, tasks):
+            raise self.error
+
+    where = "the scorer failed on 20 completions, the first for the prompt 'prompt 0': KeyError: 'gold'"
+    with pytest.raises(DataError, match=where) as caught:
+        run(scorer=RaisingScorer(KeyError("gold")))
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(RunError, match=r"^the judge is gone$"):
+        run(scorer=RaisingScorer(RunError("the judge is gone")))

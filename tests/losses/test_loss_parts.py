@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 
+from ostinato.errors import ConfigError, DataError
+from ostinato.losses import asymre, grpo
 from ostinato.losses.output import ratio_metrics
 from ostinato.losses.ratios import masked_log_ratio
 from ostinato.losses.reduce import sequence_sum_mean, token_mean
@@ -68,3 +70,37 @@ def test_ratio_metrics_are_zero_without_tokens(shape):
     nothing = torch.zeros(shape, dtype=torch.bool)
     metrics = ratio_metrics(torch.zeros(shape), nothing, nothing)
     assert {name: value.item() for name, value in metrics.items()} == dict.fromkeys(metrics, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("advantages_B", torch.ones(2, 1), r"advantages_B has shape \(2, 1\), expected \(2,\)"),
+        ("advantages_B", torch.ones(2, 3), r"advantages_B has shape \(2, 3\), expected \(2,\)"),
+        ("advantages_B", torch.ones(1), r"advantages_B has shape \(1,\), expected \(2,\)"),
+        ("weights_B", torch.ones(2, 1), r"weights_B has shape \(2, 1\), expected \(2,\)"),
+        ("behavior_logprobs_BL", torch.ones(3), r"behavior_logprobs_BL has shape \(3,\), expected \(2, 3\)"),
+        ("mask_BL", torch.ones(1, 3, dtype=torch.bool), r"mask_BL has shape \(1, 3\), expected \(2, 3\)"),
+        ("mask_BL", torch.ones(2, 3), r"mask_BL is torch.float32, expected torch.bool"),
+        ("logprobs_BL", torch.ones(3), r"logprobs_BL has shape \(3,\), expected \(B, L\)"),
+    ],
+)
+@pytest.mark.parametrize("loss", [grpo, asymre])
+def test_losses_refuse_shapes_that_would_broadcast(loss, name, value, message):
+    inputs = {
+        "logprobs_BL": torch.full((2, 3), -1.0),
+        "behavior_logprobs_BL": torch.full((2, 3), -1.0),
+        "advantages_B": torch.ones(2),
+        "mask_BL": torch.ones(2, 3, dtype=torch.bool),
+        "weights_B": torch.ones(2),
+    }
+    assert loss(**inputs).loss.ndim == 0
+    with pytest.raises(DataError, match=message):
+        loss(**inputs | {name: value})
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.2, 0.8), (0.2, 0.2), (-0.1, 1.2), (NAN, 1.2)])
+def test_grpo_refuses_clip_bounds_that_do_not_enclose_1(low, high):
+    logprobs, mask = torch.full((2, 3), -1.0), torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=f"<= clip_high, got clip_low {low}, clip_high {high}"):
+        grpo(logprobs, logprobs, torch.ones(2), mask, clip_low=low, clip_high=high)

@@ -127,7 +127,10 @@ def test_comparison_page_shows_quartiles_when_there_are_four_seeds(tmp_path):
     [
         ("nothing.txt", "", "is not a run directory: it has neither summary.json nor run.json"),
         ("summary.json", "{", "summary.json is not JSON"),
-        ("summary.json", "{}", "is not a summary: expected the keys arms and rule"),
+        ("summary.json", "{}", "summary.json lacks 'arms'"),
+        ("summary.json", '{"arms": {}, "rule": {}}', "are not what a run or a comparison writes: KeyError"),
+        ("run.json", '{"settings": 3}', "are not what a run or a comparison writes: UndefinedError"),
+        ("run.json", "", "run.json is not JSON"),
         ("run.json", "[]", "run.json holds a list, expected an object"),
     ],
 )
@@ -141,8 +144,17 @@ def test_report_is_an_error_when_the_directory_is_not_a_run(tmp_path, name, text
 def test_report_names_the_file_when_a_metrics_line_is_broken(tmp_path):
     make_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("{\n{}\n")
-    with pytest.raises(DataError, match=r"metrics.jsonl is not a metrics file"):
+    with pytest.raises(DataError, match=r"metrics.jsonl:1 is not JSON"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"staleness": {}}'])
+def test_report_names_the_file_when_statistics_are_not_statistics(tmp_path, text):
+    make_run(tmp_path)
+    (tmp_path / "statistics.json").write_text(text)
+    with pytest.raises(DataError, match=r"statistics\.json"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_missing_jinja2_prints_the_install_line(tmp_path, monkeypatch):

@@ -80,6 +80,11 @@ def test_scoring_is_the_one_asked_for(tmp_path: Path, scoring: str, text: str, r
         ('{"prompt": "a"}', "expected a string or a finite number under 'answer'"),
         ('{"prompt": "a", "answer": true}', "expected a string or a finite number under 'answer'"),
         ('{"prompt": "a", "answer": NaN}', "expected a string or a finite number under 'answer'"),
+        ('{"prompt": "a", "answer": -Infinity}', "expected a string or a finite number under 'answer'"),
+        ('{"prompt": "a", "answer": 1' + "0" * 400 + "}", "expected a number under 'answer' for this scoring, got '10"),
+        ('{"prompt": "a", "answer": 1' + "0" * 9000 + "}", "expected one JSON object a line, got .* integer string"),
+        (r'{"prompt": "a\ud800", "answer": "1"}', r"expected Unicode text, got a lone surrogate in 'a\\ud800'"),
+        (r'{"prompt": "a", "answer": "\udfff1"}', r"expected Unicode text, got a lone surrogate in '\\udfff1'"),
         ('{"prompt": "a", "answer": "1", "split": "dev"}', "expected 'train' or 'test' under 'split', got 'dev'"),
         ('{"prompt": "a", "answer": "1", "split": "train"}', "'split' must stand on every line or on none; line 1"),
         ('{"prompt": "a", "answer": "one"}', "expected a number under 'answer' for this scoring, got 'one'"),
@@ -92,6 +97,16 @@ def test_load_names_file_and_line_when_a_line_is_broken(tmp_path: Path, line: st
         load(path, scoring="numeric")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_load_keeps_every_digit_of_a_long_integer_and_paired_surrogates(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"prompt": "a\\ud83d\\ude00", "answer": 1' + "0" * 400 + '}\n{"prompt": "b", "answer": "1"}\n')
+    tasks = load(path, test_prompts=1)
+    assert {(t.prompt, t.answer) for t in (*tasks.test, tasks.train(0))} == {
+        ("a\N{GRINNING FACE}", "1" + "0" * 400),
+        ("b", "1"),
+    }
 
 
 def test_load_refuses_when_a_prompt_stands_in_both_splits(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ostinato.errors import OstinatoError, RunError
+from ostinato.interrupt import SIGNALS, held_back
 from ostinato.protocols import Generator, GroupRequest, Weights
 from ostinato.rollouts import Rollouts
 
@@ -32,7 +33,8 @@ class ProcessGenerator:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
-        self._process.start()
+        with held_back():
+            self._process.start()
         theirs.close()
         self.close = weakref.finalize(self, _end, self._process, self._pipe)
 
@@ -63,20 +65,28 @@ def _end(process: SpawnProcess, pipe: Connection) -> None:
 
 
 def _serve(pipe: Connection, make: Callable[[], Generator]) -> None:
-    # Ctrl-C is for the trainer, which stops this process when its step is done.
+    # Ctrl-C is for the trainer, which ends this process when its step is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     engine: Generator | None = None
+    answer: Any
     while True:
         try:
             action, *arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            engine = engine or make()
-            if action == "load":
-                engine.load(*arguments)
-                pipe.send(None)
-            else:
-                pipe.send(list(engine.stream(*arguments)))
-        except (OstinatoError, OSError, MemoryError) as error:
-            pipe.send(error)
+            try:
+                engine = engine or make()
+                answer = _answer(engine, action, arguments)
+            except (OstinatoError, OSError, MemoryError) as error:
+                answer = error
+            except Exception as error:  # noqa: BLE001 - the roof of this process: raised again by who asked
+                answer = RunError(f"a generator failed: {type(error).__name__}: {error}")
+            pipe.send(answer)
+        except (EOFError, BrokenPipeError):
+            return  # who asked is gone
+
+
+def _answer(engine: Generator, action: str, arguments: list[Any]) -> list[Rollouts] | None:
+    if action == "load":
+        engine.load(*arguments)
+        return None
+    return list(engine.stream(*arguments))

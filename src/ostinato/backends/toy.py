@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,11 +132,15 @@ class ToyTrainer:
         write_arrays(directory / "table.npz", {"table": self.table})
 
     def load(self, directory: Path) -> None:
-        """Inverse of `save`. Raises `CheckpointError`."""
+        """Inverse of `save`. Raises `CheckpointError` when the file is damaged or holds a table of another shape."""
+        path = directory / "table.npz"
         try:
-            self.table = read_arrays(directory / "table.npz")["table"]
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
-            raise CheckpointError(f"{directory / 'table.npz'} cannot be read: {error}") from error
+            table = read_arrays(path)["table"]
+        except Exception as error:  # a damaged file can make its reader raise anything
+            raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+        if table.shape != self.table.shape:
+            raise CheckpointError(f"{path} holds a table of shape {table.shape}, expected {self.table.shape}")
+        self.table = table
 
 
 class ToyBackend:

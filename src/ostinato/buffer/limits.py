@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ostinato.errors import ConfigError
+
 
 class Limiter(Protocol):
     """Says whether an insert or a draw may go ahead now."""
@@ -21,6 +23,10 @@ class MinSize:
     """Inserts never wait; draws wait until `n` rollouts are there. 0, the paper's buffer: until a batch is there."""
 
     n: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ConfigError(f"min_size must be at least 0, got {self.n}")
 
     def can_add(self, n: int, *, size: int, capacity: int) -> bool:
         return True

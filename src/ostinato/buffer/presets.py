@@ -8,6 +8,7 @@ from ostinato.buffer.limits import BoundedQueue, MinSize
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.retention import MaxStaleness, MaxUses, Retention
 from ostinato.buffer.sampling import Newest, Oldest, Sampler, Uniform
+from ostinato.errors import ConfigError
 
 
 def paper_fifo(
@@ -26,6 +27,8 @@ def paper_fifo(
 def no_buffer(capacity: int, *, order: str = "newest", max_staleness: int | None = None) -> ReplayBuffer:
     """The baseline: a bounded queue whose rollouts are used once, newest first (the paper) or oldest first."""
     orders: dict[str, Sampler] = {"newest": Newest(), "oldest": Oldest()}
+    if order not in orders:
+        raise ConfigError(f"order must be one of {sorted(orders)}, got {order!r}")
     return ReplayBuffer(
         capacity,
         sampler=orders[order],

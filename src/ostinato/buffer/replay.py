@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.columns import BOOK_COLUMNS, Columns
+from ostinato.buffer.columns import Columns
 from ostinato.buffer.limits import Limiter, MinSize
-from ostinato.buffer.payload import ROW_KINDS, joined, split
+from ostinato.buffer.payload import empty_table, joined, split, table_arrays, table_of
 from ostinato.buffer.retention import Retention
 from ostinato.buffer.sampling import Sampler, Uniform
-from ostinato.buffer.table import Table
-from ostinato.errors import CheckpointError, DataError
+from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
-from ostinato.rollouts import Rollouts, concatenate, from_arrays, to_arrays
+from ostinato.ragged import row_numbers
+from ostinato.rollouts import Rollouts, concatenate, extra_layouts
 from ostinato.staleness import residence, staleness
 
 
@@ -26,8 +26,9 @@ class ReplayBuffer:
     `capacity`: rollouts held at most; beyond it the oldest leave. `sampler`: which rows a draw takes. `retention`:
     rules whose verdicts are combined (a row stays when all keep it). `limiter`: who must wait. Rollouts are copied in
     and out. `first_id` and `id_stride` number the rollouts (shards use one residue each).
-    Raises `DataError` when misused: inserting past the limiter or more than the capacity, drawing more than is there,
-    extra columns that differ from those held.
+    Raises `ConfigError` for a capacity below 1, `DataError` when misused: inserting past the limiter or more than the
+    capacity, drawing more than is there, extra columns that differ from those held, train steps that fall. A refused
+    `add` changes nothing.
     """
 
     def __init__(
@@ -41,14 +42,17 @@ class ReplayBuffer:
         id_stride: int = 1,
     ) -> None:
         if capacity < 1:
-            raise DataError(f"capacity must be at least 1 rollout, got {capacity}")
+            raise ConfigError(f"capacity must be at least 1 rollout, got {capacity}")
+        if first_id < 0 or id_stride < 1:
+            raise ConfigError(f"rollout ids must rise from 0 or more, got first_id {first_id}, id_stride {id_stride}")
         self.capacity = capacity
         self.sampler: Sampler = sampler or Uniform()
         self.retention = tuple(retention)
         self.limiter: Limiter = limiter or MinSize()
         self._first_id, self._id_stride = first_id, id_stride
-        self._table = Table(BOOK_COLUMNS | ROW_KINDS)
+        self._table = empty_table({})
         self._added = 0
+        self._train_step = 0
         self._departed: list[NDArray[np.int64]] = []
 
     def __len__(self) -> int:
@@ -69,38 +73,53 @@ class ReplayBuffer:
         return self.limiter.can_add(n, size=len(self), capacity=self.capacity)
 
     def can_sample(self, n: int) -> bool:
-        """Whether the limiter lets a batch of n out now, and a sampler that never repeats a row finds enough."""
-        enough = len(self) >= (1 if self.sampler.repeats else n)
+        """Whether the limiter lets a batch of n >= 1 out now, and a sampler that never repeats a row finds enough."""
+        enough = n >= 1 and len(self) >= (1 if self.sampler.repeats else n)
         return enough and self.limiter.can_sample(n, size=len(self))
 
-    def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
-        """Copy rollouts in at this train step; returns their rollout ids, int64 (n,)."""
+    def check_add(self, rollouts: Rollouts, *, train_step: int) -> None:
+        """Raise the `DataError` that `add` would raise."""
         n = len(rollouts)
         if not self.can_add(n):
             raise DataError(f"the queue holds {len(self)} of {self.capacity}: {n} more do not fit; ask can_add first")
         if n > self.capacity:
             raise DataError(f"{n} rollouts at once do not fit in a buffer of capacity {self.capacity}")
+        self._check_step(train_step)
+        newest = int(rollouts.policy_version_min.max(initial=train_step))
+        if newest > train_step:
+            raise DataError(f"policy_version_min {newest} at train step {train_step}: rollouts come from the past")
+        given = extra_layouts(rollouts)
+        if len(self) and given != self._table.extras:
+            raise DataError(f"extra columns {given} differ from those already held, {self._table.extras}")
+
+    def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
+        """Copy rollouts in at this train step; returns their rollout ids, int64 (n,)."""
+        self.check_add(rollouts, train_step=train_step)
+        n = len(rollouts)
         ids = self._first_id + self._id_stride * (self._added + np.arange(n))
-        excess = len(self) + n - self.capacity
-        if excess > 0:
-            self._departed.append(self._table["uses"][:excess].copy())
-            self._table.drop_oldest(excess)
         book = {
             "rollout_id": ids,
             "insert_step": np.full(n, train_step),
             "uses": np.zeros(n, np.int64),
             "last_use_step": np.full(n, -1),
         }
-        self._table.append(n, book | split(rollouts, self._table))
+        rows = book | split(rollouts)
+        self._train_step = train_step
+        if extra_layouts(rollouts) != self._table.extras:  # let through by check_add because no row is held
+            self._table = empty_table(extra_layouts(rollouts))
+        self._drop_oldest(len(self) + n - self.capacity)
+        self._table.append(n, rows)
         self._added += n
         return ids
 
     def sample(self, n: int, *, train_step: int, rng: np.random.Generator) -> Draw:
-        """Draw a batch of exactly n at this train step; rows too old by now are dropped first, never drawn."""
+        """Draw a batch of exactly n >= 1 at this train step; rows too old by now are dropped first, never drawn."""
+        if n < 1:
+            raise DataError(f"cannot draw {n} rollouts, expected at least 1")
         self.retain(train_step=train_step)
         if not self.can_sample(n):
             raise DataError(f"cannot draw {n} from the {len(self)} rollouts held; ask can_sample first")
-        rows = self.sampler(self.columns, n, rng)
+        rows = row_numbers(self.sampler(self.columns, n, rng), len(self))
         draw = self._draw(rows, train_step)
         np.add.at(self._table["uses"], rows, 1)
         self._table["last_use_step"][rows] = train_step
@@ -109,6 +128,8 @@ class ReplayBuffer:
 
     def retain(self, *, train_step: int) -> None:
         """Remove the rows that a retention rule no longer keeps at this train step."""
+        self._check_step(train_step)
+        self._train_step = train_step
         if not self.retention or not len(self):
             return
         keep = np.logical_and.reduce([rule(self.columns, train_step) for rule in self.retention])
@@ -136,30 +157,31 @@ class ReplayBuffer:
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """Contents, book-keeping and counters as plain arrays for `numpy.savez`."""
-        arrays = {f"book.{name}": self._table[name].copy() for name in BOOK_COLUMNS}
-        arrays["counters"] = np.array([self._added, self._first_id, self._id_stride])
-        arrays["departed"] = np.concatenate([np.empty(0, np.int64), *self._departed])
-        if len(self):
-            arrays |= to_arrays(joined(self._table, np.arange(len(self))), prefix="rollouts.")
-        return arrays
+        counters = np.array([self._added, self._first_id, self._id_stride])
+        departed = np.concatenate([np.empty(0, np.int64), *self._departed])
+        return table_arrays(self._table) | {"counters": counters, "departed": departed}
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what `state_arrays` gave, keeping the newest `capacity`. Raises `CheckpointError`."""
         try:
-            book = {name: arrays[f"book.{name}"] for name in BOOK_COLUMNS}
-            self._added, self._first_id, self._id_stride = (int(value) for value in arrays["counters"])
-            departed = arrays["departed"]
-            rollouts = from_arrays(arrays, prefix="rollouts.") if len(book["rollout_id"]) else None
-        except (KeyError, DataError) as error:
+            added, first_id, id_stride = (int(value) for value in arrays["counters"])
+            departed = np.array(arrays["departed"], np.int64)
+            table = table_of(arrays)
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"buffer state is incomplete: {error}") from error
-        self._table = Table(BOOK_COLUMNS | ROW_KINDS)
-        self._departed = [departed]
-        if rollouts is not None:
-            self._table.append(len(rollouts), book | split(rollouts, self._table))
-        excess = len(self) - self.capacity
-        if excess > 0:
-            self._departed.append(self._table["uses"][:excess].copy())
-            self._table.drop_oldest(excess)
+        self._added, self._first_id, self._id_stride = added, first_id, id_stride
+        self._table, self._departed = table, [departed]
+        self._train_step = max(0, *(int(table[name].max(initial=0)) for name in ("insert_step", "last_use_step")))
+        self._drop_oldest(len(self) - self.capacity)
+
+    def _check_step(self, train_step: int) -> None:
+        if train_step < self._train_step:
+            raise DataError(f"train step {train_step} comes after train step {self._train_step}: steps must not fall")
+
+    def _drop_oldest(self, n: int) -> None:
+        if n > 0:
+            self._departed.append(self._table["uses"][:n].copy())
+            self._table.drop_oldest(n)
 
     def _draw(self, rows: NDArray[np.int64], train_step: int) -> Draw:
         repeat = _occurrence(rows)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
+from ostinato.errors import ConfigError
 from ostinato.staleness import staleness
 
 
@@ -28,6 +29,10 @@ class MaxUses:
 
     n: int
 
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"max_uses must be at least 1, got {self.n}")
+
     def __call__(self, columns: Columns, train_step: int) -> NDArray[np.bool_]:
         return np.asarray(columns["uses"] < self.n)
 
@@ -37,6 +42,10 @@ class MaxStaleness:
     """Rows leave when their oldest token is more than `n` train steps old: age n stays, n + 1 goes."""
 
     n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ConfigError(f"max_staleness must be at least 0, got {self.n}")
 
     def __call__(self, columns: Columns, train_step: int) -> NDArray[np.bool_]:
         return np.asarray(staleness(train_step, columns["policy_version_min"]) <= self.n)

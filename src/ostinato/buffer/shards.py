@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.replay import ReplayBuffer, join_draws
-from ostinato.errors import DataError
+from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
 
@@ -19,7 +20,7 @@ class ShardedBuffer:
 
     def __init__(self, shards: Sequence[ReplayBuffer]) -> None:
         if not shards:
-            raise DataError("a sharded buffer needs at least one shard")
+            raise ConfigError("a sharded buffer needs at least one shard")
         self.shards = tuple(shards)
         self._next = 0
 
@@ -38,10 +39,12 @@ class ShardedBuffer:
         """Deal the rollouts out one by one, going on where the last call stopped; returns their ids, int64 (n,)."""
         owner = (self._next + np.arange(len(rollouts))) % len(self.shards)
         ids = np.empty(len(rollouts), np.int64)
-        for index, shard in enumerate(self.shards):
-            rows = np.flatnonzero(owner == index)
-            if len(rows):
-                ids[rows] = shard.add(rollouts.select(rows), train_step=train_step)
+        rows = [np.flatnonzero(owner == index) for index in range(len(self.shards))]
+        parts = [rollouts.select(part) for part in rows]
+        for shard, part in zip(self.shards, parts, strict=True):
+            shard.check_add(part, train_step=train_step)
+        for shard, part, own in zip(self.shards, parts, rows, strict=True):
+            ids[own] = shard.add(part, train_step=train_step)
         self._next = int((self._next + len(rollouts)) % len(self.shards))
         return ids
 
@@ -50,6 +53,9 @@ class ShardedBuffer:
         part, rest = divmod(n, len(self.shards))
         if rest:
             raise DataError(f"{len(self.shards)} shards must divide the batch of {n}")
+        self.retain(train_step=train_step)
+        if not self.can_sample(n):
+            raise DataError(f"cannot draw {n}: the shards hold {[len(shard) for shard in self.shards]} rollouts")
         return join_draws([shard.sample(part, train_step=train_step, rng=rng) for shard in self.shards])
 
     def retain(self, *, train_step: int) -> None:
@@ -69,8 +75,15 @@ class ShardedBuffer:
         return arrays
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `state_arrays`, for the same number of shards."""
-        self._next = int(arrays["next_shard"])
-        for index, shard in enumerate(self.shards):
+        """Inverse of `state_arrays`, for the same number of shards; `shards` then holds new ones.
+
+        Raises `CheckpointError` and changes nothing when the arrays are incomplete or of another number of shards.
+        """
+        saved = {name.partition("/")[0] for name in arrays if "/" in name}
+        if "next_shard" not in arrays or len(saved) != len(self.shards):
+            raise CheckpointError(f"buffer state of {len(saved)} shards, expected {len(self.shards)} and next_shard")
+        shards = tuple(copy(shard) for shard in self.shards)
+        for index, shard in enumerate(shards):
             prefix = f"{index}/"
             shard.load_state_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
+        self.shards, self._next = shards, int(arrays["next_shard"])

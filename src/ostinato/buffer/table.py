@@ -13,9 +13,14 @@ from numpy.typing import NDArray
 
 
 class Table:
-    """Columns of equal length whose rows stay in insertion order. Object columns hold one array a row."""
+    """Columns of equal length whose rows stay in insertion order. Object columns hold one array a row.
 
-    def __init__(self, dtypes: Mapping[str, Any]) -> None:
+    `extras`: the layout of each extra column (`ostinato.ragged.layout`), held as the object column `extra.NAME`.
+    """
+
+    def __init__(self, dtypes: Mapping[str, Any], extras: Mapping[str, str]) -> None:
+        self.extras = extras
+        dtypes = {**dtypes, **{f"extra.{name}": object for name in extras}}
         self._columns: dict[str, NDArray[Any]] = {name: np.empty(16, dtype) for name, dtype in dtypes.items()}
         self._start = 0
         self._stop = 0
@@ -26,14 +31,6 @@ class Table:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The live rows of a column, a writable view."""
         return self._columns[name][self._start : self._stop]
-
-    def __iter__(self) -> Any:
-        return iter(self._columns)
-
-    def add_column(self, name: str, dtype: Any) -> None:
-        """A further column; rows already present hold the dtype's zero (None for objects)."""
-        size = len(next(iter(self._columns.values())))
-        self._columns[name] = np.zeros(size, dtype) if dtype is not object else np.empty(size, object)
 
     def append(self, n: int, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add n rows behind the newest."""

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.cli.backends import environment, open_backend, open_backend_aloud
-from ostinato.cli.interrupt import graceful_interrupt
+from ostinato.cli.backends import open_backend_aloud
+from ostinato.cli.jobs import Job, run_jobs
 from ostinato.config import RunConfig, config_to_dict
-from ostinato.errors import ConfigError, OstinatoError, RunError
-from ostinato.loop.session import Session
+from ostinato.errors import ConfigError
 from ostinato.recipe import config_from_dict, merge, recipe_tree
 from ostinato.report import write_report
 from ostinato.stats.comparison import ArmRun, summarize
 from ostinato.stats.curves import WINDOW
 from ostinato.telemetry import read_jsonl, write_json
-
-SHOW_EVERY_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One arm under one seed."""
-
-    arm: str
-    seed: int
-    config: RunConfig
-    directory: Path
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether a run with these very settings stands complete in the directory."""
-        path = self.directory / "run.json"
-        if not (self.directory / "finished.json").exists() or not path.exists():
-            return False
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        return bool(kept == json.loads(json.dumps(config_to_dict(self.config))))
 
 
 def run(arguments: Namespace) -> int:
@@ -77,15 +51,16 @@ def plan_jobs(
     tree: dict[str, Any], *, arms: Sequence[str], seeds: Sequence[int], directory: Path, where: str
 ) -> list[Job]:
     """Every arm under every seed; an arm is the recipe with the arm's own settings laid over it."""
-    tree = dict(tree)
-    own = tree.pop("arms", {})
+    own = config_from_dict(tree, where).arms
     standard = standard_arms(config_from_dict(tree, where))
+    if len({*arms}) < len(arms) or "baseline" not in arms:
+        raise ConfigError(f"--arms expects different arms, baseline among them, got {', '.join(arms)}")
     jobs = []
     for seed in seeds:
         for arm in arms:
             if arm not in standard and arm not in own:
                 raise ConfigError(f"unknown arm {arm!r}, expected one of {sorted({*standard, *own})}")
-            settings = json.loads(json.dumps(tree))
+            settings = json.loads(json.dumps(tree | {"arms": {}}))
             merge(merge(settings, standard.get(arm, {})), own.get(arm, {}))
             config = config_from_dict(settings | {"seed": seed}, f"{where}, arm {arm}")
             jobs.append(Job(arm, seed, config, directory / f"{arm}-seed{seed}"))
@@ -93,13 +68,15 @@ def plan_jobs(
 
 
 def refuse_short_runs(jobs: Sequence[Job]) -> None:
-    """Raise `ConfigError` before anything runs when a curve would be shorter than the smoothing window."""
+    """Raise `ConfigError` before anything runs when arms would not end together, or curves be too short to smooth."""
     for job in jobs:
-        units, every = job.config.loop.compute_units, job.config.evaluation.every_units
-        if units == 0 or every == 0 or units / every < WINDOW:
+        loop, every = job.config.loop, job.config.evaluation.every_units
+        if loop.train_steps:
+            raise ConfigError(f"arms end at the same loop.compute_units: set loop.train_steps = 0 in arm {job.arm}")
+        if every == 0 or loop.compute_units / every < WINDOW:
             raise ConfigError(
                 f"a comparison needs loop.compute_units of at least {WINDOW} times evaluation.every_units, "
-                f"got {units:g} and {every:g} in arm {job.arm}"
+                f"got {loop.compute_units:g} and {every:g} in arm {job.arm}"
             )
 
 
@@ -107,61 +84,6 @@ def standard_arms(config: RunConfig) -> dict[str, dict[str, Any]]:
     """The recipe itself, the same without a buffer, and the sceptic's control: without one, each batch k = 3 times."""
     queue = {"kind": "queue", "capacity": 3 * config.loop.batch_size}
     return {"baseline": {"buffer": queue}, "replay": {}, "epochs": {"buffer": queue, "loop": {"epochs": 3}}}
-
-
-def run_jobs(jobs: Sequence[Job], workers: int) -> bool:
-    """Run all jobs, `workers` at a time, in processes of their own; False when interrupted.
-
-    A run that fails is reported at once and does not stop the others; `RunError` then ends the call.
-    """
-    context = multiprocessing.get_context("spawn")
-    running: dict[Future[bool], Job] = {}
-    queue, failed, shown = list(jobs), 0, time.monotonic()
-    with ProcessPoolExecutor(workers, mp_context=context) as pool, graceful_interrupt() as stop:
-        while (queue and not stop()) or running:
-            while queue and len(running) < workers and not stop():
-                job = queue.pop(0)
-                running[pool.submit(run_job, job)] = job
-            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                failed += not report_end(running.pop(future), future)
-            if time.monotonic() - shown > SHOW_EVERY_S and running:
-                shown = time.monotonic()
-                states = "  |  ".join(f"{job.directory.name}: {last_line(job)}" for job in running.values())
-                print(f"{len(jobs) - len(queue) - len(running)}/{len(jobs)} done  {states}", flush=True)
-        interrupted = stop()
-    if failed:
-        raise RunError(f"{failed} of {len(jobs)} runs failed; finished runs are kept, the same command does the rest")
-    return not interrupted
-
-
-def report_end(job: Job, future: Future[bool]) -> bool:
-    """Say how a run ended; False when it failed."""
-    try:
-        finished = future.result()
-    except BrokenExecutor:
-        raise RunError(f"the process of {job.directory} was killed; out of memory? try --jobs 1") from None
-    except (OstinatoError, OSError, MemoryError) as error:
-        print(f"failed  {job.directory.name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        return False
-    print(f"{'done' if finished else 'stopped'}  {job.directory.name}: {last_line(job)}", flush=True)
-    return True
-
-
-def run_job(job: Job) -> bool:
-    """One run, in a process of its own; True when it finished."""
-    with graceful_interrupt(quiet=True) as stop:
-        backend = open_backend(job.config)
-        return Session(job.config, backend, job.directory, resume=True, about=environment(backend)).run(stop)
-
-
-def last_line(job: Job) -> str:
-    """How far a run is."""
-    path = job.directory / "metrics.jsonl"
-    evaluations = [r for r in read_jsonl(path) if r["event"] == "evaluation"] if path.exists() else []
-    if not evaluations:
-        return "starting"
-    last = evaluations[-1]
-    return f"compute {last['compute']:.0f}, accuracy {last['sampled_accuracy']:.3f}"
 
 
 def arm_run(job: Job) -> ArmRun:

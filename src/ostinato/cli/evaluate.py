@@ -9,7 +9,8 @@ from typing import Any
 from ostinato.cli.backends import open_backend
 from ostinato.errors import ConfigError
 from ostinato.evaluation import evaluate
-from ostinato.loop.session import EVALUATION_STREAM, newest_checkpoint, powers_of_two
+from ostinato.loop.run_directory import newest_checkpoint, settings_of
+from ostinato.loop.session import EVALUATION_STREAM, powers_of_two
 from ostinato.protocols import Sampling
 from ostinato.recipe import apply_overrides, config_from_dict
 
@@ -19,8 +20,9 @@ def run(arguments: Namespace) -> int:
     path = arguments.run_directory / "run.json"
     if not path.exists():
         raise ConfigError(f"{arguments.run_directory} is not a run directory: it has no run.json")
-    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
-    config = config_from_dict(apply_overrides(settings, arguments.overrides), where=str(path))
+    config = config_from_dict(
+        apply_overrides(settings_of(arguments.run_directory), arguments.overrides), where=str(path)
+    )
     backend = open_backend(config)
     checkpoint = newest_checkpoint(arguments.run_directory)
     trainer, generator = backend.trainer(), backend.generator()

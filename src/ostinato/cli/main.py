@@ -23,6 +23,14 @@ COMMANDS = {
 """Where each subcommand lives; imported only when it is called."""
 
 
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file reached the size limit (File too large)",
+}
+"""Errors of writing that end when there is room again."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns 0, 1 (failure), 2 (usage) or 130 (interrupted)."""
     arguments, overrides = build_parser().parse_known_args(argv)
@@ -51,9 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def explained(error: BaseException) -> str:
     """One line for a person: what went wrong and, where we know it, what to do."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         where = f" while writing {error.filename}" if error.filename else ""
-        return f"the disk is full{where}; free some space and run again with --resume, finished work is kept"
+        cause = NO_ROOM[error.errno]
+        return f"{cause}{where}; make room and run again with --resume, finished work is kept"
     if isinstance(error, MemoryError):
         return "out of memory; lower optimizer.tokens_per_microbatch, loop.groups_per_request or buffer.capacity"
     return " ".join(str(error).split()) or type(error).__name__

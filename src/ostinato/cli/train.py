@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ostinato.cli.backends import environment, open_backend_aloud
 from ostinato.cli.display import display
-from ostinato.cli.interrupt import graceful_interrupt
+from ostinato.interrupt import graceful_interrupt
 from ostinato.loop.session import Session
 from ostinato.recipe import load_recipe
 from ostinato.telemetry import read_jsonl

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import ConfigError, DataError, OstinatoError
 from ostinato.evaluation.pass_at_k import pass_at_k
 from ostinato.protocols import Generator, GroupRequest, Sampling, Scorer, Task
 from ostinato.rollouts import Rollouts, concatenate
@@ -80,7 +80,13 @@ def evaluate(
 
 
 def _finite_rewards(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> NDArray[np.float64]:
-    rewards = scorer.score(rollouts, tasks)
+    try:
+        rewards = np.asarray(scorer.score(rollouts, tasks), np.float64)
+    except OstinatoError:
+        raise
+    except Exception as error:
+        what = f"{len(tasks)} completions, the first for the prompt {tasks[0].prompt[:60]!r}"
+        raise DataError(f"evaluation: the scorer failed on {what}: {type(error).__name__}: {error}") from error
     if rewards.shape != (len(rollouts),):
         raise DataError(f"evaluation: the scorer returned shape {rewards.shape}, expected ({len(rollouts)},)")
     if not np.all(np.isfinite(rewards)):

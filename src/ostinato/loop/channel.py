@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ostinato.errors import RunError
+from ostinato.errors import CheckpointError, RunError
 from ostinato.protocols import Weights
 from ostinato.telemetry import read_arrays, write_arrays
 
@@ -36,7 +36,12 @@ class MemoryChannel:
         write_arrays(path, arrays | {"version": np.array(version)})
 
     def load(self, path: Path) -> None:
-        """Inverse of `save`."""
+        """Offer what `save` wrote. Raises `CheckpointError` when it does not have the shapes of what is offered now."""
         arrays = read_arrays(path)
         version = int(arrays.pop("version"))
-        self._offered = ({name.removeprefix("weights."): array for name, array in arrays.items()}, version)
+        weights = {name.removeprefix("weights."): array for name, array in arrays.items()}
+        for name, value in self.latest()[0].items():
+            got = np.shape(weights[name]) if name in weights else None
+            if got != tuple(value.shape):
+                raise CheckpointError(f"{path}: {name} has shape {got}, expected {tuple(value.shape)}")
+        self._offered = (weights, version)

@@ -11,24 +11,31 @@ A checkpoint directory is whole or absent: it is written beside and renamed.
 
 from __future__ import annotations
 
-import json
-import zipfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors import CheckpointError, DataError
+from ostinato.errors import CheckpointError
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.clock import Clock, InFlight
 from ostinato.loop.ledger import Ledger
 from ostinato.loop.loop import Generated, Loop
 from ostinato.rollouts import from_arrays, to_arrays
-from ostinato.telemetry import directory_in_place, read_arrays, write_arrays, write_json
+from ostinato.telemetry import directory_in_place, read_arrays, read_json_object, write_arrays, write_json
 
 FORMAT = 1
 
 
-def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: Clock, extra: dict[str, Any]) -> None:
-    """Write the state of a loop that stands at a `Stepped` event with `batch_done`; `extra` is the caller's own."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the session stood: its next evaluation point, and the bytes of metrics written."""
+
+    next_point: int = 0
+    metrics_bytes: int = 0
+
+
+def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: Clock, place: Place) -> None:
+    """Write the state of a loop that stands at a `Stepped` event with `batch_done`."""
     flights: dict[int, tuple[float | None, Generated]] = {
         rank: (flight.deliver_at, flight.result) for rank, flight in clock.in_flight().items()
     }
@@ -52,41 +59,44 @@ def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: 
                 for rank, (at, done) in flights.items()
             },
             "reissue": loop.groups_in_flight,
-            "extra": extra,
+            "extra": asdict(place),
         }
         write_json(temporary / "loop.json", state)
 
 
 def load_checkpoint(
     directory: Path, loop: Loop, channel: MemoryChannel
-) -> tuple[float, dict[int, InFlight | Generated], dict[str, Any]]:
-    """Restore a freshly built loop; returns clock time, what generators were doing by rank, and the caller's extra.
+) -> tuple[float, dict[int, InFlight | Generated], Place]:
+    """Restore a freshly built loop; returns clock time, what generators were doing by rank, and the session's place.
 
-    Raises `CheckpointError` when a file is missing, truncated or of another format.
+    Raises `CheckpointError` when a file is missing, damaged, of another format or of another model.
     """
     try:
-        state = json.loads((directory / "loop.json").read_text(encoding="utf-8"))
-        if state["format"] != FORMAT:
-            raise CheckpointError(f"{directory} has checkpoint format {state['format']}, expected {FORMAT}")
-        loop.parts.trainer.load(directory / "trainer")
-        channel.load(directory / "published.npz")
-        loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
-        arrays = read_arrays(directory / "in_flight.npz")
-        loop.ledger = Ledger.from_state(state["ledger"])
-        loop.statistics.load_state_dict(state["statistics"])
-        loop.draw_rng.bit_generator.state = state["draw_rng"]
-        resumed = {int(rank): _resumed(int(rank), kept, arrays) for rank, kept in state["flights"].items()}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        return _load(directory, loop, channel)
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged file can make its reader raise anything
         raise CheckpointError(f"checkpoint {directory} cannot be used: {type(error).__name__}: {error}") from error
-    if not resumed:
-        loop.reissue([tuple(groups) for groups in state["reissue"]])
-    return state["now"], resumed, state["extra"]
+
+
+def _load(directory: Path, loop: Loop, channel: MemoryChannel) -> tuple[float, dict[int, InFlight | Generated], Place]:
+    state = read_json_object(directory / "loop.json")
+    if state["format"] != FORMAT:
+        raise CheckpointError(f"{directory} has checkpoint format {state['format']}, expected {FORMAT}")
+    loop.parts.trainer.load(directory / "trainer")
+    channel.load(directory / "published.npz")
+    loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
+    loop.ledger = Ledger.from_state(state["ledger"])
+    loop.statistics.load_state_dict(state["statistics"])
+    loop.draw_rng.bit_generator.state = state["draw_rng"]
+    arrays = read_arrays(directory / "in_flight.npz")
+    resumed = {int(rank): _resumed(int(rank), kept, arrays) for rank, kept in state["flights"].items()}
+    known = {tuple(kept["groups"]) for kept in state["flights"].values()}
+    loop.reissue([groups for groups in map(tuple, state["reissue"]) if groups not in known])
+    return float(state["now"]), resumed, Place(**state["extra"])
 
 
 def _resumed(rank: int, kept: dict[str, Any], arrays: dict[str, Any]) -> InFlight | Generated:
-    try:
-        rollouts = from_arrays(arrays, prefix=f"{rank}/")
-    except DataError as error:
-        raise CheckpointError(f"groups in flight of generator {rank - 1} are incomplete: {error}") from error
+    rollouts = from_arrays(arrays, prefix=f"{rank}/")
     done = Generated(rollouts, tuple(kept["groups"]), kept["generate_s"], kept["score_s"])
     return done if kept["deliver_at"] is None else InFlight(kept["deliver_at"], done)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ostinato.advantages import score_group
 from ostinato.config import LoopConfig
-from ostinato.errors import DataError
+from ostinato.errors import DataError, OstinatoError
 from ostinato.loop.clock import Clock, Event, InFlight, Process, Until, Work
 from ostinato.loop.events import Admitted, Stepped
 from ostinato.loop.ledger import Ledger
@@ -113,7 +113,7 @@ class Loop:
     def _learner(self) -> Process:
         config, store = self.config, self.parts.store
         while not self._spent():
-            yield Until(lambda: store.can_sample(config.batch_size), f"{config.batch_size} rollouts to draw")
+            yield Until(self._may_learn, f"{config.batch_size} rollouts to draw")
             draw = store.sample(config.batch_size, train_step=self.ledger.train_step, rng=self.draw_rng)
             self._learning = True
             for epoch in range(config.epochs):
@@ -123,6 +123,11 @@ class Loop:
                 batch_done = epoch == config.epochs - 1
                 self._learning = not batch_done
                 yield self._finish_step(seen, metrics, seconds, batch_done)
+
+    def _may_learn(self) -> bool:
+        # What arrived too old leaves before it is counted.
+        self.parts.store.retain(train_step=self.ledger.train_step)
+        return self.parts.store.can_sample(self.config.batch_size)
 
     def _train(self, draws: list[Draw]) -> list[tuple[dict[str, float], float]]:
         start = time.perf_counter()
@@ -248,7 +253,14 @@ class Loop:
     def _scored(self, group: Rollouts, request: GroupRequest) -> Rollouts:
         if len(group) != request.group_size:
             raise DataError(f"group {request.group_id} came back with {len(group)} of {request.group_size} rollouts")
-        return score_group(group, self.parts.scorer.score(group, [request.task] * len(group)))
+        try:
+            rewards = self.parts.scorer.score(group, [request.task] * len(group))
+        except OstinatoError:
+            raise
+        except Exception as error:
+            where = f"group {request.group_id}, prompt {request.task.prompt[:80]!r}"
+            raise DataError(f"the scorer failed on {where}: {type(error).__name__}: {error}") from error
+        return score_group(group, rewards)
 
     def _duration(self, done: Generated) -> float:
         return self.config.mu * len(done.rollouts) / self.config.batch_size

@@ -1,16 +1,7 @@
-"""A run on disk: drives the loop, evaluates at compute points, writes metrics and checkpoints.
-
-<run>/run.json          settings and versions
-<run>/metrics.jsonl     one line a train step and an evaluation
-<run>/statistics.json   histograms of staleness, residence, uses, steps since last use
-<run>/checkpoints/      the two newest
-<run>/finished.json     written last: counters and measured mu
-"""
+"""A run on disk: drives the loop, evaluates at compute points, writes metrics and checkpoints."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,21 +9,18 @@ from typing import Any
 
 from ostinato.buffer import ReplayBuffer, ShardedBuffer, no_buffer, paper_fifo
 from ostinato.config import BufferConfig, LoopConfig, RunConfig, config_to_dict
-from ostinato.errors import CheckpointError, ConfigError
 from ostinato.evaluation import evaluate
 from ostinato.loop.channel import MemoryChannel
-from ostinato.loop.checkpoint import load_checkpoint, save_checkpoint
+from ostinato.loop.checkpoint import Place, load_checkpoint, save_checkpoint
 from ostinato.loop.clock import Clock, InFlight, VirtualClock, WallClock
 from ostinato.loop.events import Stepped
 from ostinato.loop.loop import Generated, Loop, Parts
+from ostinato.loop.run_directory import RunDirectory, checkpoints
 from ostinato.protocols import Backend, Generator, Sampling, Store
-from ostinato.telemetry import JsonlWriter, write_json
+from ostinato.telemetry import write_json
 
 EVALUATION_STREAM = 3
 """Second entry of the seeds of evaluations: the same for every arm."""
-
-FREE_TO_CHANGE = ("loop.compute_units", "loop.train_steps", "checkpoint_every", "arms")
-"""Settings that a resumed run may change."""
 
 Observer = Callable[[Mapping[str, Any]], None]
 
@@ -40,7 +28,8 @@ Observer = Callable[[Mapping[str, Any]], None]
 class Session:
     """One run in one directory. `observer` sees every record that goes to metrics.jsonl.
 
-    Raises `ConfigError` when the directory holds a run and `resume` is False, or one with other settings.
+    It holds the directory until `run` ends, or `close` when it is not run. Raises `RunError` when another run is going
+    on there, and `ConfigError`, `CheckpointError` or `DataError` when what is there is not this run, whole, to resume.
     """
 
     def __init__(
@@ -53,7 +42,7 @@ class Session:
         observer: Observer = lambda record: None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        self.config, self.backend, self.directory = config, backend, directory
+        self.config, self.backend = config, backend
         self._observer = observer
         self._channel = MemoryChannel()
         self._evaluator = backend.generator()
@@ -62,11 +51,16 @@ class Session:
         self._clock: Clock
         self._resumed: dict[int, InFlight | Generated] = {}
         self._next_point = 0
-        self._open(resume, about or {})
+        self._evaluated_step = -1
+        self._files = RunDirectory(directory)
+        try:
+            self._open(resume, about or {})
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Go on until the budget is spent (True) or `stop()` asks to leave (False); both end with a checkpoint."""
-        self._metrics = JsonlWriter(self.directory / "metrics.jsonl", keep_bytes=self._keep_bytes)
         try:
             if self._next_point == 0:
                 self._evaluate()
@@ -75,10 +69,17 @@ class Session:
                     self._checkpoint()
                     return False
             self._checkpoint()
+            # After the checkpoint, which a run with a larger budget goes on from: there this evaluation is not due.
+            if self._evaluated_step != self._loop.ledger.train_step:
+                self._evaluate()
             self._finish()
             return True
         finally:
-            self._metrics.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._files.close()
 
     def _stepped(self, event: Stepped, stop: Callable[[], bool]) -> bool:
         record = {"event": "step", "time_s": self._clock.now, **event.record, "train_step": event.train_step}
@@ -101,6 +102,7 @@ class Session:
         if settings.every_units == 0:
             return
         self._next_point = int(self._loop.compute // settings.every_units) + 1
+        self._evaluated_step = self._loop.ledger.train_step
         self._evaluator.load(self._trainer.weights(), self._loop.ledger.train_step)
         length = self.config.sampling.max_new_tokens
         sampled = Sampling(settings.temperature, settings.top_p, 0, length)
@@ -126,7 +128,7 @@ class Session:
         self._emit(record)
 
     def _emit(self, record: Mapping[str, Any]) -> None:
-        self._metrics.write(record)
+        self._files.metrics.write(record)
         self._observer(record)
 
     # ---------------------------------------------------------------- building and files
@@ -145,36 +147,26 @@ class Session:
         return Loop(config, sampling, parts, seed=self.config.seed, consume_once=self.config.buffer.kind == "queue")
 
     def _open(self, resume: bool, about: Mapping[str, Any]) -> None:
-        path, settings = self.directory / "run.json", config_to_dict(self.config)
-        checkpoints = self._checkpoints()
-        now, keep_bytes = 0.0, 0
-        if path.exists() and not resume:
-            raise ConfigError(f"{self.directory} already holds a run; add --resume to go on, or choose another --out")
-        if path.exists():
-            refuse_other_settings(json.loads(path.read_text(encoding="utf-8"))["settings"], settings, self.directory)
-        if checkpoints:
-            now, self._resumed, extra = load_checkpoint(checkpoints[-1], self._loop, self._channel)
-            self._next_point, keep_bytes = extra["next_point"], extra["metrics_bytes"]
-        write_json(path, {"settings": settings, **about})
-        self._keep_bytes = keep_bytes
-        (self.directory / "finished.json").unlink(missing_ok=True)
+        settings = config_to_dict(self.config)
+        self._files.claim(settings, resume=resume)
+        now, place = 0.0, Place()
+        if kept := checkpoints(self._files.path):
+            now, self._resumed, place = load_checkpoint(kept[-1], self._loop, self._channel)
+        self._next_point = place.next_point
         self._clock = VirtualClock(now) if self.config.loop.clock == "virtual" else WallClock(now)
-
-    def _checkpoints(self) -> list[Path]:
-        return sorted((self.directory / "checkpoints").glob("step-*"))
+        self._files.begin({"settings": settings, **about}, keep_bytes=place.metrics_bytes)
 
     def _checkpoint(self) -> None:
-        target = self.directory / "checkpoints" / f"step-{self._loop.ledger.train_step:08d}"
-        extra = {"next_point": self._next_point, "metrics_bytes": self._metrics.position}
-        save_checkpoint(target, self._loop, self._channel, self._clock, extra)
-        write_json(self.directory / "statistics.json", self._loop.statistics.summary())
-        for old in self._checkpoints()[:-2]:
-            shutil.rmtree(old)
+        target = self._files.path / "checkpoints" / f"step-{self._loop.ledger.train_step:08d}"
+        place = Place(self._next_point, self._files.metrics.position)
+        save_checkpoint(target, self._loop, self._channel, self._clock, place)
+        write_json(self._files.path / "statistics.json", self._loop.statistics.summary())
+        self._files.prune()
 
     def _finish(self) -> None:
         ledger = self._loop.ledger
         summary = {**asdict(ledger), "compute": self._loop.compute, "mu_measured": ledger.mu_measured()}
-        write_json(self.directory / "finished.json", summary)
+        write_json(self._files.path / "finished.json", summary)
 
 
 def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
@@ -196,33 +188,6 @@ def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
     return ShardedBuffer(shards) if loop.shards else shards[0]
 
 
-def refuse_other_settings(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
-    """Raise `ConfigError` when a run would be resumed with a setting that changes its course."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
-    for name in sorted(before.keys() | after.keys()):
-        if name.startswith(FREE_TO_CHANGE):
-            continue
-        if before.get(name) != after.get(name):
-            raise ConfigError(
-                f"{directory} was run with {name} = {before.get(name)!r}, cannot resume with {after.get(name)!r}"
-            )
-
-
-def newest_checkpoint(directory: Path) -> Path:
-    """The last checkpoint of a run. Raises `CheckpointError` when there is none."""
-    found = sorted((directory / "checkpoints").glob("step-*"))
-    if not found:
-        raise CheckpointError(f"{directory} holds no checkpoint")
-    return found[-1]
-
-
 def powers_of_two(n: int) -> list[int]:
     """1, 2, 4, ... up to n."""
     return [2**i for i in range(n.bit_length())]
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        leaves += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
-    return leaves

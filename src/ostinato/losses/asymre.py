@@ -8,6 +8,7 @@ from torch import Tensor
 from ostinato.losses.output import LossOutput, ratio_metrics
 from ostinato.losses.ratios import masked_log_ratio
 from ostinato.losses.reduce import sequence_sum_mean
+from ostinato.losses.shapes import check_inputs
 
 
 def asymre(
@@ -29,9 +30,11 @@ def asymre(
     general, a single answer that need not be the best.
 
     Shapes: `logprobs_BL` and the bool `mask_BL` (B, L); `advantages_B`, `weights_B` (B,). Natural logs. The stored
-    `behavior_logprobs_BL` (B, L) serve the metrics alone; without them `tokens` is the only one.
+    `behavior_logprobs_BL` (B, L) serve the metrics alone; without them `tokens` is the only one. Raises `DataError` for
+    any other shape.
     Source: AsymRE, arXiv 2506.20520.
     """
+    check_inputs(logprobs_BL, mask_BL, advantages_B, behavior_logprobs_BL=behavior_logprobs_BL, weights_B=weights_B)
     coefficients_B = advantages_B.detach() if weights_B is None else weights_B.detach() * advantages_B.detach()
     loss = -sequence_sum_mean(coefficients_B[:, None] * logprobs_BL, mask_BL, denominator=denominator)
     if behavior_logprobs_BL is None:

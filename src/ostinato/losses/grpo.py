@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ostinato.errors import ConfigError
 from ostinato.losses.output import LossOutput, ratio_metrics
 from ostinato.losses.ratios import masked_log_ratio
 from ostinato.losses.reduce import token_mean
+from ostinato.losses.shapes import check_inputs
 
 
 def grpo(
@@ -32,10 +34,13 @@ def grpo(
     and at r < clip_low with A < 0.
 
     Shapes: `logprobs_BL`, `behavior_logprobs_BL` (natural logs) and the bool `mask_BL` (B, L); `advantages_B`,
-    `weights_B` (B,).
+    `weights_B` (B,). Raises `DataError` for any other shape, `ConfigError` unless 0 <= clip_low <= 1 <= clip_high.
     Source: GRPO, arXiv 2402.03300, equation 3 without its KL term; clip: PPO, arXiv 1707.06347, equation 7; mean over
     all tokens of the batch: DAPO, arXiv 2503.14476, section 3.3.
     """
+    check_inputs(logprobs_BL, mask_BL, advantages_B, behavior_logprobs_BL=behavior_logprobs_BL, weights_B=weights_B)
+    if not 0 <= clip_low <= 1 <= clip_high:
+        raise ConfigError(f"expected 0 <= clip_low <= 1 <= clip_high, got clip_low {clip_low}, clip_high {clip_high}")
     log_ratio_BL = masked_log_ratio(logprobs_BL, behavior_logprobs_BL, mask_BL)
     ratio_BL = log_ratio_BL.exp()
     advantages_B1 = advantages_B.detach()[:, None]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors import DataError, MissingExtraError
-from ostinato.report.plots import accuracy_against_compute, replay_histograms, run_curves
-from ostinato.telemetry import read_jsonl, write_atomic
+from ostinato.errors import DataError, MissingExtraError, OstinatoError
+from ostinato.report.plots import HISTOGRAMS, accuracy_against_compute, replay_histograms, run_curves
+from ostinato.telemetry import read_json_object, read_jsonl, write_atomic
 from ostinato.theory import measured_mu
 
 
@@ -21,26 +20,33 @@ def write_report(run_dir: Path) -> Path:
     Figures whose files are not there yet are left out. Raises `DataError` when it is neither or a file is broken,
     `MissingExtraError` without matplotlib or jinja2.
     """
-    if (run_dir / "summary.json").is_file():
-        content = _comparison(run_dir)
-    elif (run_dir / "run.json").is_file():
-        content = _single_run(run_dir)
-    else:
-        raise DataError(f"{run_dir} is not a run directory: it has neither summary.json nor run.json")
+    try:
+        html = _render(_content(run_dir))
+    except (OstinatoError, OSError):
+        raise
+    except Exception as error:  # JSON of another shape can make its reader raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"files in {run_dir} are not what a run or a comparison writes: {what}") from error
     page = run_dir / "report.html"
-    write_atomic(page, _render(content))
+    write_atomic(page, html)
     return page
 
 
+def _content(run_dir: Path) -> dict[str, Any]:
+    if (run_dir / "summary.json").is_file():
+        return _comparison(run_dir)
+    if (run_dir / "run.json").is_file():
+        return _single_run(run_dir)
+    raise DataError(f"{run_dir} is not a run directory: it has neither summary.json nor run.json")
+
+
 def _comparison(run_dir: Path) -> dict[str, Any]:
-    summary = _read(run_dir / "summary.json")
-    if not {"arms", "rule"} <= summary.keys():
-        raise DataError(f"{run_dir / 'summary.json'} is not a summary: expected the keys arms and rule")
+    summary = read_json_object(run_dir / "summary.json", required=("arms", "rule"))
     accuracy_against_compute(summary, run_dir / "accuracy.png")
     # One seed an arm in the detailed figures: the first of each.
     first = {name: run_dir / f"{name}-seed{next(iter(arm['seeds']))}" for name, arm in summary["arms"].items()}
     runs = {name: path for name, path in first.items() if (path / "run.json").is_file()}
-    about = _read(next(iter(runs.values())) / "run.json") if runs else {}
+    about = read_json_object(next(iter(runs.values())) / "run.json") if runs else {}
     return {
         "title": run_dir.resolve().name,
         "summary": summary,
@@ -50,7 +56,7 @@ def _comparison(run_dir: Path) -> dict[str, Any]:
 
 
 def _single_run(run_dir: Path) -> dict[str, Any]:
-    about = _read(run_dir / "run.json")
+    about = read_json_object(run_dir / "run.json")
     return {
         "title": run_dir.resolve().name,
         "facts": _facts(_metrics(run_dir)),
@@ -71,7 +77,7 @@ def _run_figures(run_dir: Path, runs: Mapping[str, Path]) -> list[dict[str, str]
     if metrics:
         run_curves(metrics, run_dir / "curves.png")
         figures.append(_figure(run_dir / "curves.png", f"The run step by step{seed}. Greedy accuracy is dashed."))
-    statistics = {k: _read(p / "statistics.json") for k, p in runs.items() if (p / "statistics.json").is_file()}
+    statistics = {k: kept for k, path in runs.items() if (kept := _statistics(path))}
     if statistics:
         replay_histograms(statistics, run_dir / "replay.png")
         figures.append(_figure(run_dir / "replay.png", f"How rollouts were used, over the whole run{seed}."))
@@ -95,20 +101,12 @@ def _figure(path: Path, caption: str) -> dict[str, str]:
 
 def _metrics(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "metrics.jsonl"
-    try:
-        return read_jsonl(path) if path.is_file() else []
-    except ValueError as error:
-        raise DataError(f"{path} is not a metrics file: {error}") from None
+    return read_jsonl(path) if path.is_file() else []
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
+def _statistics(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "statistics.json"
+    return read_json_object(path, required=(*HISTOGRAMS, "new")) if path.is_file() else {}
 
 
 def _render(content: Mapping[str, Any]) -> str:

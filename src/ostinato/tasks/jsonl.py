@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ from ostinato.tasks.task_set import TEST, TRAIN, prompt_id
 
 PROMPT_KEYS = ("prompt", "question")
 SPLITS = ("train", "test")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ def _row(number: int, line: bytes, wants_number: bool) -> _Row:
     if len(prompts) != 1 or not isinstance(prompts[0], str) or not prompts[0]:
         raise DataError(f"expected one non-empty string under 'prompt' or 'question', got {_shown(record)}")
     answer = _answer(record)
+    for text in (prompts[0], answer):
+        if LONE_SURROGATE.search(text):
+            raise DataError(f"expected Unicode text, got a lone surrogate in {_shown(text)}")
     if wants_number and parse_number(answer) is None:
         raise DataError(f"expected a number under 'answer' for this scoring, got {_shown(answer)}")
     split = record.get("split")
@@ -130,8 +135,9 @@ def _row(number: int, line: bytes, wants_number: bool) -> _Row:
 
 def _answer(record: dict[str, Any]) -> str:
     answer = record.get("answer")
-    finite_number = isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer)
-    if not isinstance(answer, str) and not finite_number:
+    # No integer is infinite; asking it overflows on a long one.
+    number = isinstance(answer, int) or (isinstance(answer, float) and math.isfinite(answer))
+    if isinstance(answer, bool) or not (isinstance(answer, str) or number):
         raise DataError(f"expected a string or a finite number under 'answer', got {_shown(record)}")
     return str(answer)
 

@@ -8,7 +8,7 @@ from ostinato.backends.hf import warm_start as room
 from ostinato.backends.hf.backend import HFBackend
 from ostinato.backends.hf.models import snapshot
 from ostinato.config import LoopConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig, WarmStartConfig
-from ostinato.errors import RunError
+from ostinato.errors import CheckpointError, RunError
 from ostinato.evaluation import evaluate
 from ostinato.protocols import Sampling
 
@@ -49,6 +49,13 @@ def test_backend_warm_starts_once_to_about_the_target(tmp_path, monkeypatch):
     assert again.warm_start_report == report
     first, second = backend.initial_weights(), again.initial_weights()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+    for name, content in {"warm_start.json": b"{}", "model.safetensors": b"\0" * 9, "config.json": b"["}.items():
+        kept = (directory / name).read_bytes()
+        (directory / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=rf"{directory.name} cannot be read: .*it is made again"):
+            HFBackend(config(seed=5), tmp_path)
+        (directory / name).write_bytes(kept)
 
 
 def test_warm_start_that_does_not_get_there_says_how_far_it_came(tmp_path):

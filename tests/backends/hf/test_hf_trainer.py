@@ -1,15 +1,20 @@
 import copy
+import errno
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ostinato.advantages import score_group
 from ostinato.backends.hf.generator import HFGenerator
 from ostinato.backends.hf.models import snapshot
 from ostinato.backends.hf.policy import completion_logprobs
+from ostinato.backends.hf.saving import saving
 from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.batching import padded_batch
 from ostinato.config import LossConfig, OptimizerConfig
@@ -204,3 +209,50 @@ def test_empty_completions_weigh_nothing(qwen, tokenizer, rollouts, make_draw):
     results = [subjects[0].step(make_draw(rollouts)), subjects[1].step(make_draw(concatenate([rollouts, empty])))]
     assert results[0] == pytest.approx(results[1], rel=1e-6, abs=1e-7)
     assert trainer(qwen, tokenizer).step(make_draw(empty))["tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    "file", ["model/config.json", "model/model.safetensors", "model/tokenizer_config.json", "optimizer.pt"]
+)
+def test_save_raises_the_operating_systems_error_when_a_file_cannot_grow(
+    qwen, tokenizer, rollouts, make_draw, tmp_path, file
+):
+    subject = trainer(qwen, tokenizer)
+    subject.step(make_draw(rollouts))
+    subject.save(tmp_path / "whole")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files fails in the middle of a write as a full disk does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "whole" / file).stat().st_size - 1, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            subject.save(tmp_path / "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(tmp_path / "full")
+
+
+def test_saving_keeps_other_errors_and_finds_the_number_in_the_text_or_behind():
+    with pytest.raises(KeyError), saving(Path("d")):
+        raise KeyError("os error")
+    with pytest.raises(OSError, match="No space left on device: 'd'") as caught, saving(Path("d")):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(OSError, match="'d'") as caught, saving(Path("d")):
+        _fail_as_torch_does()
+    assert caught.value.errno == errno.EDQUOT
+
+
+def _fail_as_torch_does():
+    try:
+        raise OSError(errno.EDQUOT, "quota")
+    except OSError:
+        raise RuntimeError("[enforce fail at inline_container.cc:672]")  # noqa: B904 - the context is the point
+
+
+@pytest.mark.parametrize("state", [[], {"optimizer": {}}, {"optimizer": None, "train_steps": 1}, None])
+def test_load_refuses_an_optimizer_file_of_another_shape(qwen, tokenizer, tmp_path, state):
+    subject = trainer(qwen, tokenizer)
+    subject.save(tmp_path)
+    torch.save(state, tmp_path / "optimizer.pt")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        subject.load(tmp_path)

@@ -97,4 +97,4 @@ def _generator_of(config: RunConfig, cache: Path) -> HFGenerator:
 
 def sampling_of(config: SamplingConfig) -> Sampling:
     """The `sampling` section of a recipe as what a request carries."""
-    return Sampling(config.temperature, config.top_p, config.top_k, config.max_new_tokens)
+    return Sampling(temperature=config.temperature, max_new_tokens=config.max_new_tokens)

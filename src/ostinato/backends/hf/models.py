@@ -83,10 +83,11 @@ def restore(model: Any, weights: Weights) -> None:
     parameters = dict(model.named_parameters())
     if parameters.keys() != weights.keys():
         raise DataError(f"weights and model differ in {sorted(parameters.keys() ^ weights.keys())[:3]}")
+    for name, parameter in parameters.items():
+        if parameter.shape != weights[name].shape:
+            raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
     with torch.no_grad():
         for name, parameter in parameters.items():
-            if parameter.shape != weights[name].shape:
-                raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
             parameter.copy_(torch.as_tensor(weights[name]))
 
 

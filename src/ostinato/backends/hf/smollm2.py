@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from ostinato.backends.hf.saving import saving
 from ostinato.errors import ConfigError, MissingExtraError
 from ostinato.telemetry import directory_in_place
 
@@ -25,7 +26,7 @@ def smollm2_directory(cache: Path) -> Path:
         for module in ("gguf", "accelerate"):
             if find_spec(module) is None:
                 raise MissingExtraError(module, "smollm2")
-        with directory_in_place(target) as directory:
+        with directory_in_place(target) as directory, saving(target):
             _convert(file, directory)
     return target
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from ostinato.advantages import shifted_advantages
 from ostinato.backends.hf.models import quiet, restore, snapshot
 from ostinato.backends.hf.policy import completion_logprobs
+from ostinato.backends.hf.saving import saving
 from ostinato.backends.hf.tokenizer import pad_token_id
 from ostinato.batching import Batch, microbatch_rows, padded_batch
 from ostinato.config import LossConfig, OptimizerConfig
@@ -87,16 +86,21 @@ class HFTrainer:
         return snapshot(self._model)
 
     def save(self, directory: Path) -> None:
-        """Write `model/` (Hugging Face format, with the tokenizer) and `optimizer.pt` below `directory`."""
-        with quiet():
-            self._model.save_pretrained(directory / "model")
-        self._tokenizer.save_pretrained(directory / "model")
+        """Write `model/` (Hugging Face format, with the tokenizer) and `optimizer.pt` below `directory`.
+
+        Raises `OSError` when there is no room.
+        """
         state = {"optimizer": self._optimizer.state_dict(), "train_steps": self._train_steps}
-        torch.save(state, directory / "optimizer.pt")
+        with saving(directory), quiet():
+            self._model.save_pretrained(directory / "model")
+            self._tokenizer.save_pretrained(directory / "model")
+            # Given a path, torch would hide why it could not write.
+            with open(directory / "optimizer.pt", "wb") as file:
+                torch.save(state, file)
 
     def load(self, directory: Path) -> None:
-        """Inverse of `save`, bit for bit. Raises `CheckpointError`, and then changes nothing, when a file is missing,
-        cut short or belongs to another model."""
+        """Inverse of `save`, bit for bit. Raises `CheckpointError`, and leaves the weights as they were, when a file is
+        missing, damaged or of another model."""
         try:
             with quiet():
                 loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -106,20 +110,13 @@ class HFTrainer:
             state = torch.load(directory / "optimizer.pt", weights_only=True, map_location=self._model.device)
             if any(info.values()):
                 raise DataError(f"weights do not fit the model: {next(filter(None, info.values()))}")
-            restore(self._model, snapshot(model))
+            steps = int(state["train_steps"])
             self._optimizer.load_state_dict(state["optimizer"])
-            self._train_steps = state["train_steps"]
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            KeyError,
-            RuntimeError,
-            pickle.UnpicklingError,
-            SafetensorError,
-        ) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise CheckpointError(f"checkpoint {directory} cannot be read: {reason}") from None
+            restore(self._model, snapshot(model))
+            self._train_steps = steps
+        except Exception as error:  # a damaged file can make its reader raise anything
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise CheckpointError(f"checkpoint {directory} cannot be read: {reason}") from error
 
     def _losses(self, draw: Draw) -> Iterator[LossOutput]:
         rollouts = draw.rollouts

@@ -16,15 +16,16 @@ import transformers
 from ostinato.backends.hf.generator import HFGenerator
 from ostinato.backends.hf.models import quiet, snapshot
 from ostinato.backends.hf.policy import completion_logprobs
+from ostinato.backends.hf.saving import saving
 from ostinato.backends.hf.tokenizer import encode_answer, encode_prompt, pad_token_id
 from ostinato.batching import padded_batch
 from ostinato.config import WarmStartConfig
-from ostinato.errors import RunError
+from ostinato.errors import CheckpointError, RunError
 from ostinato.evaluation import evaluate
 from ostinato.losses.reduce import token_mean
 from ostinato.protocols import Sampling, Scorer, Task, TaskStream
 from ostinato.rollouts import Rollouts
-from ostinato.telemetry import directory_in_place, write_json
+from ostinato.telemetry import directory_in_place, read_json_object, write_json
 
 CHECK_PROMPTS = 512
 STEPS_BETWEEN_CHECKS, STEPS_NEAR_TARGET = 25, 5
@@ -55,19 +56,30 @@ def warm_start(
 
     Returns the model and what it reached. The cache has one directory (model, tokenizer, `warm_start.json`) for each
     combination of initial weights, prompts, sampling, settings and seed. Raises `RunError` when `max_steps` do not
-    suffice.
+    suffice, `OSError` when the cache cannot be written, `CheckpointError` when what it holds is damaged.
     """
     directory = cache / f"warm-start-{_key(model, tasks, config, sampling, seed)}"
     if not (directory / REPORT).exists():
         report = _train(model, tokenizer, tasks, scorer, config, sampling, seed)
-        with directory_in_place(directory) as fresh, quiet():
+        with directory_in_place(directory) as fresh, saving(directory), quiet():
             model.save_pretrained(fresh)
             tokenizer.save_pretrained(fresh)
             write_json(fresh / REPORT, asdict(report) | {"target_accuracy": config.target_accuracy})
-    with quiet():
-        model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(model.device)
-    stored = json.loads((directory / REPORT).read_text())
-    return model.eval(), WarmStartReport(stored["accuracy"], stored["steps"], stored["prompts"])
+    return _load(directory, model.device)
+
+
+def _load(directory: Path, device: torch.device) -> tuple[Any, WarmStartReport]:
+    try:
+        stored = read_json_object(directory / REPORT)
+        report = WarmStartReport(float(stored["accuracy"]), int(stored["steps"]), int(stored["prompts"]))
+        with quiet():
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    except Exception as error:  # a damaged file can make its reader raise anything
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"warm start {directory} cannot be read: {reason}; without this directory it is made again"
+        ) from error
+    return model.to(device).eval(), report
 
 
 def _train(

@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
 def graceful_interrupt(*, quiet: bool = False) -> Iterator[Callable[[], bool]]:
-    """Yields `stop()`, True once SIGINT or SIGTERM arrived. The old handlers return with the first signal."""
+    """Yields `stop()`, True once SIGINT or SIGTERM arrived. The old handlers return with the first signal.
+
+    A signal that was held back until now (see `held_back`) counts. Main thread only.
+    """
     asked = False
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
         for number, handler in previous.items():
@@ -26,9 +31,23 @@ def graceful_interrupt(*, quiet: bool = False) -> Iterator[Callable[[], bool]]:
         if not quiet:
             print("\nstopping at the next step; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    for number in previous:
+    for number in SIGNALS:
         signal.signal(number, handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         yield lambda: asked
     finally:
         restore()
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold signals back while a process is started: it inherits that, and meets them when it is ready to.
+
+    A terminal sends Ctrl-C to all its processes; one that is still importing would die of it with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
