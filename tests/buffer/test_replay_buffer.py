@@ -328,7 +328,7 @@ def test_occurrence_when_compared_with_a_plain_count(rows) -> None:
     assert _occurrence(np.array(rows, np.int64)).tolist() == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(4, 9),
     st.lists(st.tuples(st.sampled_from(["add", "sample", "retain", "reload"]), st.integers(1, 4)), max_size=25),
