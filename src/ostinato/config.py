@@ -49,7 +49,7 @@ class WarmStartConfig:
     """Supervised fine-tuning of a built model on the task's answers before reinforcement learning; cached."""
 
     target_accuracy: float = setting(
-        0.25, "stop at this sampled accuracy on held-out prompts; 0: no warm start", low=0, high=1
+        0.25, "built models: stop at this sampled accuracy on held-out prompts; 0: none", low=0, high=1
     )
     max_steps: int = setting(3000, "give up (an error) when the target is not reached by then", low=1)
     batch_size: int = setting(128, "answers a step", low=1)

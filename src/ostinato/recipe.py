@@ -23,7 +23,8 @@ LARGEST = 10**12
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a TOML recipe and apply `--section.key value` overrides. Raises `ConfigError`."""
-    return config_from_dict(recipe_tree(path, overrides), where=str(path))
+    where = f"{path} and the command line" if overrides else str(path)
+    return config_from_dict(recipe_tree(path, overrides), where=where)
 
 
 def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def test_train_when_interrupted_can_be_resumed_with_the_same_result(tmp_path) ->
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with: ostinato train" in stderr and "Traceback" not in stderr
+    assert f"go on with: ostinato train {TOY} --out cut {' '.join(words)} --resume" in stderr
+    assert "Traceback" not in stderr
     assert ostinato("train", TOY, "--out", "cut", "--resume", *words, cwd=tmp_path).returncode == 0
     assert ostinato("train", TOY, "--out", "whole", *words, cwd=tmp_path).returncode == 0
     cut, whole = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("cut", "whole"))
@@ -287,3 +288,14 @@ def test_train_when_run_json_is_gone_does_not_take_up_a_foreign_checkpoint(finis
 def test_error_when_there_is_no_room_says_what_to_do(number, words) -> None:
     said = explained(OSError(number, os.strerror(number), "run/x"))
     assert words in said and "while writing run/x; make room" in said
+
+
+def test_directory_when_it_holds_the_other_kind_is_refused(tmp_path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.json").write_text("{}")
+    done = ostinato("compare", TOY, "--out", "one", cwd=tmp_path)
+    assert (done.returncode, "one holds a single run" in done.stderr) == (2, True)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "summary.json").write_text("{}")
+    done = ostinato("train", TOY, "--out", "many", cwd=tmp_path)
+    assert (done.returncode, "many holds a comparison" in done.stderr) == (2, True)

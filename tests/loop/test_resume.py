@@ -302,3 +302,11 @@ def test_checkpoints_when_a_kill_left_halves_are_tidied_on_resume(toy, run_toy) 
     run_toy(config, directory=directory, resume=True)
     assert sorted(path.name for path in kept.iterdir()) == ["step-00000005", "step-00000012"]
     assert outcome(directory, 12) == whole
+
+
+def test_finished_run_when_resumed_with_nothing_left_to_do_stays_as_it_is(toy, run_toy) -> None:
+    config = toy(loop={"train_steps": 10}, evaluation={"every_units": 4.0, "samples": 4})
+    directory = run_toy(config)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    run_toy(config, directory=directory, resume=True)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

@@ -24,7 +24,7 @@ def open_backend_aloud(config: RunConfig) -> Backend:
     """`open_backend`, telling a person what takes time."""
     if config.model.backend == "hf" and not config.model.path and config.warm_start.target_accuracy > 0:
         wanted = config.warm_start.target_accuracy
-        print(f"warm start to {wanted:.0%} sampled accuracy, cached in {cache_directory()} ...", flush=True)
+        print(f"warm start to {wanted:.0%} sampled accuracy, kept in {cache_directory()} once trained ...", flush=True)
     backend = open_backend(config)
     print(f"policy: {backend.describe()}", flush=True)
     return backend

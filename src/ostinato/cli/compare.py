@@ -32,6 +32,8 @@ def run(arguments: Namespace) -> int:
         where=str(arguments.recipe),
     )
     refuse_short_runs(jobs)
+    if (directory / "run.json").exists():
+        raise ConfigError(f"{directory} holds a single run; choose another --out for a comparison")
     missing = [job for job in jobs if not job.is_finished]
     print(f"{len(jobs)} runs in {directory}, {len(jobs) - len(missing)} of them finished before", flush=True)
     if missing:
@@ -107,12 +109,15 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         f"final sampled accuracy (curves: mean of {rule['window']} evaluations)\n"
     )
     columns = ("saving", "saving_at_measured_mu", "saving_wall_time", "final_sampled_accuracy", "final_greedy_accuracy")
-    print(f"{'arm':<12}" + "".join(f"{name:>25}" for name in columns) + "   saving by seed")
+    print(f"{'arm':<12}" + "".join(f"{name:>24}" for name in columns) + "   saving by seed")
     for arm, figures in summary["arms"].items():
-        row = "".join(f"{_figure(figures['median'][name], name):>25}" for name in columns)
-        seeds = ", ".join(f"{seed}: {_figure(of['saving'], 'saving')}" for seed, of in figures["seeds"].items())
+        row = "".join(f"{_figure(figures['median'][name], name):>24}" for name in columns)
+        seeds = ", ".join(
+            f"{seed}: {_figure(of['saving'], 'saving') if of['reached'] else 'not reached'}"
+            for seed, of in figures["seeds"].items()
+        )
         print(f"{arm:<12}{row}   {seeds}")
-    print()
+    print("\nmedians over seeds; a seed that did not reach the target counts as no saving\n")
 
 
 def _figure(value: float | None, name: str) -> str:

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train = _command(commands, "train", "train one model on one recipe", settings=True)
     train.add_argument("recipe", type=Path, metavar="RECIPE.toml")
-    train.add_argument("--out", type=Path, help="run directory (default: runs/<recipe name>)")
+    train.add_argument("--out", type=Path, help="run directory (default: runs/<recipe name>-train)")
     train.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run directory")
     compare = _command(commands, "compare", "run arms side by side over seeds and measure the saving", settings=True)
     compare.add_argument("recipe", type=Path, metavar="RECIPE.toml")

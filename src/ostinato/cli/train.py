@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ostinato.telemetry import read_jsonl
 def run(arguments: Namespace) -> int:
     """Train, or go on training; returns the exit code."""
     config = load_recipe(arguments.recipe, arguments.overrides)
-    directory: Path = arguments.out or Path("runs") / arguments.recipe.stem
+    directory: Path = arguments.out or Path("runs") / f"{arguments.recipe.stem}-train"
     backend = open_backend_aloud(config)
     with display(config, str(arguments.recipe)) as observer, graceful_interrupt() as stop:
         session = Session(
@@ -25,7 +26,8 @@ def run(arguments: Namespace) -> int:
         )
         finished = session.run(stop)
     if not finished:
-        print(f"stopped; go on with: ostinato train {arguments.recipe} --out {directory} --resume", file=sys.stderr)
+        words = ["ostinato", "train", str(arguments.recipe), "--out", str(directory), *arguments.overrides, "--resume"]
+        print(f"stopped; go on with: {shlex.join(words)}", file=sys.stderr)
         return 130
     evaluations = [r for r in read_jsonl(directory / "metrics.jsonl") if r["event"] == "evaluation"]
     if evaluations:

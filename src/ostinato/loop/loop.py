@@ -112,7 +112,7 @@ class Loop:
 
     def _learner(self) -> Process:
         config, store = self.config, self.parts.store
-        while not self._spent():
+        while not self.is_spent():
             yield Until(self._may_learn, f"{config.batch_size} rollouts to draw")
             draw = store.sample(config.batch_size, train_step=self.ledger.train_step, rng=self.draw_rng)
             self._learning = True
@@ -165,7 +165,8 @@ class Loop:
             **metrics,
         }
 
-    def _spent(self) -> bool:
+    def is_spent(self) -> bool:
+        """Whether the budget of train steps or compute is used up."""
         steps, units = self.config.train_steps, self.config.compute_units
         return (steps > 0 and self.ledger.train_step >= steps) or (units > 0 and self.compute >= units)
 

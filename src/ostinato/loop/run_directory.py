@@ -60,6 +60,8 @@ class RunDirectory:
         Raises `ConfigError` when the directory holds a run and `resume` is False, or a run with other settings,
         `CheckpointError` when it holds what a run leaves without its run.json, `DataError` when that is damaged.
         """
+        if (self.path / "summary.json").exists():
+            raise ConfigError(f"{self.path} holds a comparison; choose another --out for a single run")
         has_settings = (self.path / "run.json").exists()
         metrics = self.path / "metrics.jsonl"
         has_results = bool(checkpoints(self.path)) or (metrics.exists() and metrics.stat().st_size > 0)

@@ -52,6 +52,7 @@ class Session:
         self._resumed: dict[int, InFlight | Generated] = {}
         self._next_point = 0
         self._evaluated_step = -1
+        self._finished = False
         self._files = RunDirectory(directory)
         try:
             self._open(resume, about or {})
@@ -61,6 +62,9 @@ class Session:
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Go on until the budget is spent (True) or `stop()` asks to leave (False); both end with a checkpoint."""
+        if self._finished:
+            self.close()
+            return True
         try:
             if self._next_point == 0:
                 self._evaluate()
@@ -153,6 +157,9 @@ class Session:
         if kept := checkpoints(self._files.path):
             now, self._resumed, place = load_checkpoint(kept[-1], self._loop, self._channel)
         self._next_point = place.next_point
+        if kept and self._loop.is_spent() and (self._files.path / "finished.json").exists():
+            self._finished = True  # nothing is left to do, and what is there stays as it is
+            return
         self._clock = VirtualClock(now) if self.config.loop.clock == "virtual" else WallClock(now)
         self._files.begin({"settings": settings, **about}, keep_bytes=place.metrics_bytes)
 

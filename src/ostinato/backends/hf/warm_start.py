@@ -29,6 +29,9 @@ from ostinato.telemetry import directory_in_place, read_json_object, write_json
 
 CHECK_PROMPTS = 512
 STEPS_BETWEEN_CHECKS, STEPS_NEAR_TARGET = 25, 5
+REVISION = 2
+"""To be raised by whoever changes the arithmetic of a warm start, in `policy`, `decode` or here."""
+
 REPORT = "warm_start.json"
 
 
@@ -133,9 +136,11 @@ def _supervised_step(model: Any, tokenizer: Any, optimizer: torch.optim.Optimize
 def _key(model: Any, tasks: TaskStream, config: WarmStartConfig, sampling: Sampling, seed: int) -> str:
     digest = hashlib.sha256()
     for name, weights in snapshot(model).items():
-        digest.update(name.encode() + weights.cpu().numpy().tobytes())
+        digest.update(name.encode() + weights.numpy().tobytes())
+    # Another arithmetic makes another model: it must not be taken for the one that these settings make today.
+    arithmetic = [REVISION, torch.__version__, transformers.__version__, torch.get_num_threads(), str(model.device)]
     prompts = [[task.prompt, task.answer] for task in _fingerprint(tasks, config)]
-    digest.update(json.dumps([prompts, asdict(config), asdict(sampling), seed]).encode())
+    digest.update(json.dumps([arithmetic, prompts, asdict(config), asdict(sampling), seed]).encode())
     return digest.hexdigest()[:16]
 
 
