@@ -44,5 +44,11 @@ def run(arguments: Namespace) -> int:
         "completion_tokens": result.mean_length,
         "truncated_fraction": result.truncated_fraction,
     }
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{name:<24}{value}" for name, value in figures.items()))
+    print(json.dumps(figures) if arguments.json else "\n".join(_line(name, value) for name, value in figures.items()))
     return 0
+
+
+def _line(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{key}: {number:.4f}" for key, number in value.items())
+    return f"{name:<24}{f'{value:.4f}' if isinstance(value, float) else value}"
