@@ -47,7 +47,7 @@ def test_backend_warm_starts_once_to_about_the_target(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_train", None)
     again = HFBackend(config(seed=5), tmp_path)
     assert again.warm_start_report == report
-    first, second = backend.initial_weights(), again.initial_weights()
+    first, second = backend.trainer().weights(), again.trainer().weights()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
     for name, content in {"warm_start.json": b"{}", "model.safetensors": b"\0" * 9, "config.json": b"["}.items():
@@ -69,9 +69,9 @@ def test_parts_of_a_backend_share_no_memory(tmp_path):
     backend = HFBackend(config(WarmStartConfig(target_accuracy=0)), tmp_path)
     assert backend.warm_start_report is None
     trainer, generator = backend.trainer(), backend.generator()
-    before = backend.initial_weights()
+    before = backend.trainer().weights()
     generator.load({name: value + 1 for name, value in trainer.weights().items()}, 1)
-    for weights in (trainer.weights(), backend.initial_weights(), backend.trainer().weights()):
+    for weights in (trainer.weights(), backend.trainer().weights()):
         assert all(torch.equal(weights[name], before[name]) for name in before)
     assert np.array_equal(snapshot(generator._model)["model.norm.weight"], before["model.norm.weight"] + 1)
 
@@ -80,6 +80,6 @@ def test_backend_loads_a_model_by_path(tmp_path):
     built = HFBackend(config(WarmStartConfig(target_accuracy=0)), tmp_path)
     built.trainer().save(tmp_path / "run")
     loaded = HFBackend(config(model=ModelConfig(path=str(tmp_path / "run" / "model"))), tmp_path)
-    first, second = built.initial_weights(), loaded.initial_weights()
+    first, second = built.trainer().weights(), loaded.trainer().weights()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert accuracy(loaded) == accuracy(built)

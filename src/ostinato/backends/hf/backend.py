@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from ostinato.backends.hf.generator import HFGenerator
-from ostinato.backends.hf.models import build_model, load_model, snapshot
+from ostinato.backends.hf.models import build_model, load_model
 from ostinato.backends.hf.tokenizer import character_tokenizer, decode_text
 from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.backends.hf.warm_start import WarmStartReport, warm_start
 from ostinato.backends.process import ProcessGenerator
 from ostinato.config import RunConfig, SamplingConfig
-from ostinato.protocols import Sampling, Weights
+from ostinato.protocols import Sampling
 from ostinato.tasks import TaskSet, TextScorer, create
 
 
@@ -69,10 +69,6 @@ class HFBackend:
     def concurrent_generator(self) -> ProcessGenerator:
         """A generator in a process of its own."""
         return ProcessGenerator(partial(_generator_of, self._config, self._cache))
-
-    def initial_weights(self) -> Weights:
-        """The policy before the first train step."""
-        return snapshot(self._model)
 
     def _text(self, tokens: NDArray[np.int32]) -> str:
         return decode_text(self.tokenizer, tokens)
