@@ -23,6 +23,7 @@ FLOORS = [
 FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 MAY_IMPORT = {
     # room: third-party packages it may import at the top of a file, besides numpy
+    "buffer": {"numba", "llvmlite"},  # in `compiled`, which `kernels` imports where numba is installed
     "losses": {"torch"},
     "batching": {"torch"},
     "backends": {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub"},

@@ -51,6 +51,7 @@ class Ragged:
 
 
 Extra = NDArray[Any] | Ragged
+IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 
 def described(value: Any) -> str:
@@ -97,6 +98,22 @@ def gather_positions(
     lengths = offsets[rows + 1] - offsets[rows]
     result = offsets_of(lengths)
     return np.arange(result[-1]) + np.repeat(offsets[rows] - result[:-1], lengths), result
+
+
+def packed_ids(
+    prompts: Sequence[IntRow], completions: Sequence[IntRow], offsets: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Prompt and completion of every rollout, one after the other: int32. Raises `DataError`, naming the rollout."""
+    rows = [np.asarray(row) for pair in zip(prompts, completions, strict=True) for row in pair]
+    for i, row in enumerate(rows):
+        if row.ndim != 1 or (row.dtype.kind not in "iu" and row.size):
+            raise DataError(f"token ids of rollout {i // 2} are {described(row)}, expected one row of integers")
+    ids = np.concatenate(rows) if rows else np.empty(0, np.int32)
+    bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
+    if len(bad):
+        row = np.searchsorted(offsets, bad[0], "right") - 1
+        raise DataError(f"rollout {row} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
+    return ids.astype(np.int32)
 
 
 def check_extra(name: str, column: Any, n: int) -> None:

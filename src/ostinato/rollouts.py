@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ostinato.errors import DataError
 from ostinato.ragged import (
     Extra,
+    IntRow,
     Ragged,
     check_extra,
     check_offsets,
@@ -26,6 +27,7 @@ from ostinato.ragged import (
     gather_positions,
     layout,
     offsets_of,
+    packed_ids,
     row_bounds,
     row_numbers,
 )
@@ -52,9 +54,6 @@ ROW_COLUMNS: dict[str, type[np.generic]] = {
     "top_k": np.int32,
     "source": np.str_,
 }
-
-
-IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +111,14 @@ class Rollouts:
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
     @classmethod
+    def trusted(cls, **columns: Any) -> Rollouts:
+        """A record of columns that the caller knows to agree: the constructor without its checks."""
+        rollouts = object.__new__(cls)
+        for name, column in columns.items():
+            object.__setattr__(rollouts, name, column)
+        return rollouts
+
+    @classmethod
     def from_completions(
         cls,
         prompts: Sequence[IntRow],
@@ -132,7 +139,7 @@ class Rollouts:
             if len(completion) != len(row):
                 raise DataError(f"rollout {i} has {len(completion)} completion tokens but {len(row)} log-probs")
         offsets = offsets_of([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
-        tokens = _packed_ids(prompts, completions, offsets)
+        tokens = packed_ids(prompts, completions, offsets)
         mask, behavior = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.float32)
         for i, row in enumerate(logprobs):
             start, stop = offsets[i] + len(prompts[i]), offsets[i + 1]
@@ -238,21 +245,6 @@ def _row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArr
     if column.shape not in ((), (n,)) or (n and not np.can_cast(column.dtype, dtype, "same_kind")):
         raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
     return np.array(np.broadcast_to(column.astype(dtype), (n,)))
-
-
-def _packed_ids(
-    prompts: Sequence[IntRow], completions: Sequence[IntRow], offsets: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    rows = [np.asarray(row) for pair in zip(prompts, completions, strict=True) for row in pair]
-    for i, row in enumerate(rows):
-        if row.ndim != 1 or (row.dtype.kind not in "iu" and row.size):
-            raise DataError(f"token ids of rollout {i // 2} are {described(row)}, expected one row of integers")
-    ids = np.concatenate(rows) if rows else np.empty(0, np.int32)
-    bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
-    if len(bad):
-        row = np.searchsorted(offsets, bad[0], "right") - 1
-        raise DataError(f"rollout {row} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
-    return ids.astype(np.int32)
 
 
 def _check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:

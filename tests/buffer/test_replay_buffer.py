@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostinato.buffer import MaxStaleness, MaxUses, MinSize, Oldest, ReplayBuffer, Uniform, no_buffer, paper_fifo
-from ostinato.buffer.replay import _occurrence
+from ostinato.buffer.repeats import occurrence
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.ragged import Ragged
 from ostinato.rollouts import Rollouts
@@ -287,8 +287,8 @@ def test_queue_when_emptied_takes_other_extras(held, other, message) -> None:
         ("book.uses", lambda a: a.astype(float), r"book.uses is float64 \(4,\), expected int64 \(4,\)"),
         ("book.rollout_id", lambda a: np.array(3), "unsized"),
         ("book.rollout_id", lambda a: a[::-1], "rollout ids do not rise"),
-        ("counters", lambda a: a[:2], "not enough values"),
-        ("departed", lambda a: np.array(["x"]), "invalid literal"),
+        ("counters", lambda a: a[:2], "counters hold 2 numbers, expected 6"),
+        ("statistics.departed", lambda a: np.array(["x"]), "invalid literal"),
         ("rollouts.tokens", None, "missing the column 'tokens'"),
         ("counters", None, "'counters'"),
         ("rollouts.offsets", lambda a: a[::-1], "offsets must rise"),
@@ -325,7 +325,7 @@ def test_sampler_when_it_returns_a_mask_is_refused() -> None:
 @given(st.lists(st.integers(0, 4), max_size=12))
 def test_occurrence_when_compared_with_a_plain_count(rows) -> None:
     expected = [rows[:i].count(row) for i, row in enumerate(rows)]
-    assert _occurrence(np.array(rows, np.int64)).tolist() == expected
+    assert occurrence(np.array(rows, np.int64)).tolist() == expected
 
 
 @settings(max_examples=60)

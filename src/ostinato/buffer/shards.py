@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.replay import ReplayBuffer, join_draws
+from ostinato.buffer.draws import join_draws
+from ostinato.buffer.replay import ReplayBuffer
+from ostinato.buffer.state import checked_arrays, install
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
@@ -75,15 +76,15 @@ class ShardedBuffer:
         return arrays
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `state_arrays`, for the same number of shards; `shards` then holds new ones.
+        """Inverse of `state_arrays`, for the same number of shards.
 
         Raises `CheckpointError` and changes nothing when the arrays are incomplete or of another number of shards.
         """
         saved = {name.partition("/")[0] for name in arrays if "/" in name}
         if "next_shard" not in arrays or len(saved) != len(self.shards):
             raise CheckpointError(f"buffer state of {len(saved)} shards, expected {len(self.shards)} and next_shard")
-        shards = tuple(copy(shard) for shard in self.shards)
-        for index, shard in enumerate(shards):
-            prefix = f"{index}/"
-            shard.load_state_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
-        self.shards, self._next = shards, int(arrays["next_shard"])
+        own = [{k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(f"{i}/")} for i in range(len(saved))]
+        checked = [checked_arrays(shard, part) for shard, part in zip(self.shards, own, strict=True)]
+        for shard, state in zip(self.shards, checked, strict=True):
+            install(shard, state)
+        self._next = int(arrays["next_shard"])

@@ -1,6 +1,8 @@
-"""The rows of a buffer, oldest first: named columns over one sliding window.
+"""The rows of a buffer, oldest first: named scalar columns over one sliding window.
 
-Appending is amortised O(1) a row, dropping the oldest moves an index, any other removal is one masked copy.
+Appending is amortized O(1) a row and so is removing one anywhere: it leaves a dead row, and the table is compacted when
+a quarter of it is dead or the window has reached the end. Columns of one dtype share one block, so that a batch is
+gathered in one pass a dtype.
 """
 
 from __future__ import annotations
@@ -11,61 +13,177 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+BLOCKS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "integers": (
+        np.int64,
+        (
+            "prompt_id",
+            "group_id",
+            "policy_version_min",
+            "policy_version_max",
+            "birth_step",
+            "rollout_id",
+            "insert_step",
+            "uses",
+            "last_use_step",
+        ),
+    ),
+    "numbers": (np.float64, ("reward", "group_reward_mean", "group_reward_std", "advantage", "priority")),
+    "counts": (np.int32, ("prompt_length", "top_k", "source_code", "length", "group_rows")),
+    "settings": (np.float32, ("temperature", "top_p")),
+    "flags": (np.bool_, ("truncated", "alive")),
+}
+"""Block by block, the dtype and the columns a sampler may look at."""
+
+HANDLES = ("payload", "prompt")
+"""Where the payload of a row lies, behind the other integers; further ones are added for extra columns."""
+
+SLACK = 1.25
+"""Rows of memory a live row: the price of a window that slides and of dead rows."""
+
+LEAST_ROWS = 16
+
 
 class Table:
-    """Columns of equal length whose rows stay in insertion order. Object columns hold one array a row.
+    """Columns of equal length whose rows stay in insertion order; `handles`: further int64 columns, all -1 when new.
 
-    `extras`: the layout of each extra column (`ostinato.ragged.layout`), held as the object column `extra.NAME`.
+    A row is a position from 0 to `span` - 1; positions change when `compact` runs, never else.
     """
 
-    def __init__(self, dtypes: Mapping[str, Any], extras: Mapping[str, str]) -> None:
-        self.extras = extras
-        dtypes = {**dtypes, **{f"extra.{name}": object for name in extras}}
-        self._columns: dict[str, NDArray[Any]] = {name: np.empty(16, dtype) for name, dtype in dtypes.items()}
-        self._start = 0
-        self._stop = 0
+    def __init__(self, handles: tuple[str, ...] = ()) -> None:
+        self.sources: tuple[str, ...] = ()
+        self._names: dict[str, tuple[str, int]] = {}
+        self.blocks: dict[str, NDArray[Any]] = {}
+        self._handles = len(BLOCKS["integers"][1])
+        layout = {**BLOCKS, "integers": (np.int64, (*BLOCKS["integers"][1], *HANDLES, *handles))}
+        for block, (dtype, names) in layout.items():
+            self.blocks[block] = np.zeros((len(names), LEAST_ROWS), dtype)
+            self._names |= {name: (block, index) for index, name in enumerate(names)}
+        self._start = self._stop = self._dead = 0  # _dead: holes between the two
+        self._live: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return self._stop - self._start - self._dead
+
+    @property
+    def span(self) -> int:
+        """Rows in use, dead ones included."""
+        return self._stop
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return sum(block.shape[0] * block.itemsize for block in self.blocks.values())
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory taken."""
+        return sum(block.nbytes for block in self.blocks.values())
+
+    def names(self) -> list[str]:
+        """All columns."""
+        return list(self._names)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The live rows of a column, a writable view."""
-        return self._columns[name][self._start : self._stop]
+        """A column, (span,), writable. Raises `KeyError` for other names."""
+        if name not in self._names:
+            raise KeyError(f"no column {name!r}; there are {sorted(self._names)}")
+        block, index = self._names[name]
+        return self.blocks[block][index, : self._stop]
 
-    def append(self, n: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add n rows behind the newest."""
-        self._make_room(n)
+    def gather(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """All columns of the given rows, a copy."""
+        taken = {block: columns.take(rows, axis=1) for block, columns in self.blocks.items()}
+        return {name: taken[block][index] for name, (block, index) in self._names.items()}
+
+    def place(self, name: str) -> int:
+        """Where a column stands in its block."""
+        return self._names[name][1]
+
+    def code_of(self, sources: NDArray[np.str_]) -> NDArray[np.int32]:
+        """Codes of source names; new names are added."""
+        first = str(sources[0]) if len(sources) else ""
+        if len(sources) and first in self.sources and (sources == first).all():  # the common case: one data set
+            return np.full(len(sources), self.sources.index(first), np.int32)
+        names, codes = np.unique(sources, return_inverse=True)
+        self.sources += tuple(name for name in names.tolist() if name not in self.sources)
+        return np.array([self.sources.index(name) for name in names.tolist()], np.int32)[codes.reshape(-1)]
+
+    def append(self, n: int, columns: Mapping[str, Any]) -> NDArray[np.int64]:
+        """Add n live rows behind the newest; returns their rows. There must be room: see `needs_room`."""
+        start, stop = self._stop, self._stop + n
         for name, values in columns.items():
-            column = self._columns[name]
-            if column.dtype.kind == "U" and values.dtype.itemsize > column.dtype.itemsize:
-                column = self._columns[name] = column.astype(values.dtype)
-            column[self._stop : self._stop + n] = values
-        self._stop += n
+            block, index = self._names[name]
+            self.blocks[block][index, start:stop] = values
+        self._stop = stop
+        self["alive"][start:] = True
+        self.blocks["integers"][self._handles :, start:stop] = -1
+        self._live = None
+        return np.arange(start, stop)
 
-    def drop_oldest(self, n: int) -> None:
-        """Remove the n oldest rows."""
-        for column in self._columns.values():
-            if column.dtype == object:
-                column[self._start : self._start + n] = None
-        self._start += n
+    def needs_room(self, n: int) -> bool:
+        """Whether n more rows do not fit behind the newest before `compact`."""
+        return self._stop + n > int(self.blocks["integers"].shape[1])
 
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Keep the live rows where the mask is True."""
-        kept = int(np.count_nonzero(mask))
-        for column in self._columns.values():
-            column[self._start : self._start + kept] = column[self._start : self._stop][mask]
-            if column.dtype == object:
-                column[self._start + kept : self._stop] = None
-        self._stop = self._start + kept
+    def is_worn(self) -> bool:
+        """Whether enough rows are dead for `compact` to pay."""
+        return self._dead > LEAST_ROWS and 4 * self._dead > self._stop - self._start
 
-    def _make_room(self, n: int) -> None:
-        size = len(self._columns["rollout_id"])
-        if self._stop + n <= size:
-            return
-        live = len(self)
-        grown = max(size, 2 * (live + n))
-        for name, column in self._columns.items():
-            fresh = np.empty(grown, column.dtype)
-            fresh[:live] = column[self._start : self._stop]
-            self._columns[name] = fresh
-        self._start, self._stop = 0, live
+    def kill(self, rows: NDArray[np.int64]) -> None:
+        """Remove live rows; their positions are not given again before `compact`."""
+        alive = self["alive"]
+        alive[rows] = False
+        self._dead += len(rows)
+        ahead = alive[self._start :]
+        first = len(ahead) if self._dead == len(ahead) else int(ahead.argmax())
+        self._start += first
+        self._dead -= first
+        self._live = None
+
+    def forget(self, n: int) -> None:
+        """Take back the last append."""
+        self["alive"][self._stop - n :] = False
+        self._stop -= n
+        self._live = None
+
+    def compact(self, room: int = 0) -> None:
+        """Move the live rows to the front and leave room for `room` more; rows change."""
+        live, n = self.live(), len(self)
+        size = self.blocks["integers"].shape[1]
+        wanted = max(LEAST_ROWS, int(SLACK * (n + room)))
+        for name, block in self.blocks.items():
+            if wanted > size or 2 * wanted < size:
+                fresh = np.zeros((len(block), wanted), block.dtype)
+                fresh[:, :n] = block[:, live] if self._dead else block[:, self._start : self._stop]
+                self.blocks[name] = fresh
+            else:
+                for column in block:
+                    column[:n] = column[live] if self._dead else column[self._start : self._stop]
+        self._start, self._stop, self._dead, self._live = 0, n, 0, None
+
+    @property
+    def first(self) -> int:
+        """The oldest live row."""
+        return self._start
+
+    def live(self) -> NDArray[np.int64]:
+        """Rows of the live rollouts, ascending."""
+        if self._live is None:
+            if self._dead:
+                self._live = self._start + np.flatnonzero(self["alive"][self._start :])
+            else:
+                self._live = np.arange(self._start, self._stop)
+        return self._live
+
+    def select(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the live rollouts of these ranks, 0 the oldest."""
+        return self.live()[ranks] if self._dead else ranks + self._start
+
+    def rows_of(self, rollout_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Row of each id, -1 where the rollout is gone."""
+        held = self["rollout_id"][self._start :]
+        if not len(held):
+            return np.full(len(rollout_ids), -1)
+        at = np.minimum(np.searchsorted(held, rollout_ids), len(held) - 1)
+        found = (held[at] == rollout_ids) & self["alive"][self._start :][at]
+        return np.where(found, at + self._start, -1)

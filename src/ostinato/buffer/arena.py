@@ -1,0 +1,292 @@
+"""Spans of items in slabs: where the payload of rollouts lies.
+
+New spans go to the end of an open slab. A slab whose spans have all left is free again; a slab with holes is emptied
+by moving its survivors to a second open slab, so that the long-lived stand together and leave together. Memory stays
+within a few percent of what is alive when spans leave in the order they came, or when the survivors do (positive-bias
+retention), and within a quarter of it when they leave in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.kernels import Blocks, Kernels, item_bytes
+
+SLABS = 128
+"""Slabs aimed at: what stands empty at the ends of open ones is about 1/128 of the whole."""
+
+LEAST_SLAB_BYTES, LARGEST_SLAB_BYTES = 1 << 14, 1 << 25
+
+SOFT, HARD = 0.02, 0.18
+"""Holes, as a share of what is alive, at which slabs are emptied: while it is cheap, and whatever it costs."""
+
+COPIES = 2
+"""Items moved at most for each new one while it is the soft bound that is exceeded."""
+
+
+class Arena:
+    """Equally long spans in parallel columns, by handle. `columns`: name to dtype and the shape of one item."""
+
+    def __init__(self, columns: Mapping[str, tuple[Any, tuple[int, ...]]], kernels: Kernels) -> None:
+        self._columns = {name: (np.dtype(dtype), shape) for name, (dtype, shape) in columns.items()}
+        self._kernels = kernels
+        self.blocks = {name: Blocks(item_bytes(*column)) for name, column in self._columns.items()}
+        self.item_bytes = sum(blocks.item_bytes for blocks in self.blocks.values())
+        self.spans = np.zeros((3, 16), np.int64)  # slab, start, length by handle; slab -1: free
+        self.spans[0] = -1
+        self._free: list[NDArray[np.int64]] = []
+        self._handles = 0
+        self._size, self._used, self._alive, self._touched = (np.zeros(8, np.int64) for _ in range(4))  # by slab
+        self._slabs = 0
+        self._open = [-1, -1]  # of the new, of the survivors
+        self._spare: list[int] = []
+        self._clock = 0  # items ever put
+        self._budget = 0  # items that may still be moved while it is cheap
+        self._largest = 0  # items of the largest slab made so far
+        self.live_items = 0
+        self._used_items = 0  # with holes
+        self._held_items = 0  # with what stands empty behind
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the spans held."""
+        return self.live_items * self.item_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory taken, the table of spans included."""
+        return self._held_items * self.item_bytes + self.spans.nbytes + sum(free.nbytes for free in self._free)
+
+    def column(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Dtype and item shape of a column."""
+        return self._columns[name]
+
+    def lengths(self, handles: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Items of each span."""
+        lengths: NDArray[np.int64] = self.spans[2, handles]
+        return lengths
+
+    def put(
+        self, sources: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Copy n spans of C-contiguous arrays in; returns their handles, int64 (n,)."""
+        slabs, places, handles = self._enter(lengths)
+        for name, blocks in self.blocks.items():
+            self._kernels.put(blocks, slabs, places, sources[name], starts, lengths)
+        self._tidy()
+        return np.asarray(handles)
+
+    def reserve(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[NDArray[Any]]]]:
+        """Room for n spans one after the other: their handles, and by column the memory that the caller fills."""
+        slabs, places, handles = self._enter(lengths)
+        filled = np.flatnonzero(lengths)
+        slabs, places, ends = slabs[filled], places[filled], (places + lengths)[filled]
+        cuts = [0, *(np.flatnonzero(np.diff(slabs)) + 1).tolist(), len(filled)]
+        memory: dict[str, list[NDArray[Any]]] = {}
+        for name, blocks in self.blocks.items():
+            arrays: list[Any] = blocks.arrays
+            memory[name] = [arrays[slabs[a]][places[a] : ends[b - 1]] for a, b in pairwise(cuts) if a < b]
+        return handles, memory
+
+    def copy_out(self, name: str, handles: NDArray[np.int64], out: NDArray[Any], starts: NDArray[np.int64]) -> None:
+        """Copy column `name` of the spans to `out[starts[i]:...]`, ascending."""
+        self._kernels.get(out, starts, self, name, handles)
+
+    def view(self, name: str, handle: int) -> NDArray[Any]:
+        """Column `name` of one span, in place: valid until the next change."""
+        slab, start, length = self.spans[:, handle].tolist()
+        if not length:
+            return np.empty((0, *self._columns[name][1]), self._columns[name][0])
+        array: Any = self.blocks[name].arrays[slab]
+        return array[start : start + length]  # type: ignore[no-any-return]
+
+    def release(self, handles: NDArray[np.int64]) -> None:
+        """Let spans go, each named once."""
+        if not len(handles):
+            return
+        slabs, _, lengths = self.spans[:, handles]
+        self.spans[0, handles] = -1
+        self._free.append(handles)
+        first, total = int(slabs[0]), int(lengths.sum())
+        self.live_items -= total
+        if (slabs == first).all():  # neighbours leave together
+            self._thin(first, total)
+            return
+        for slab, length in _sums(slabs, lengths):
+            self._thin(slab, length)
+
+    def widen(self, name: str, dtype: np.dtype[Any]) -> None:
+        """Convert a column to a dtype that holds all its values."""
+        shape = self._columns[name][1]
+        old, self._columns[name] = self.blocks[name], (dtype, shape)
+        blocks = self.blocks[name] = Blocks(item_bytes(dtype, shape))
+        for slab, array in enumerate(old.arrays):
+            blocks.put(slab, None if array is None else array.astype(dtype))
+        self.item_bytes += blocks.item_bytes - old.item_bytes
+
+    # ---------------------------------------------------------------- slabs
+
+    def _enter(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Room and handles for new spans: slabs, places and handles, int64 (3, n)."""
+        entered = np.empty((3, len(lengths)), np.int64)
+        added = self._place(lengths, 0, entered)
+        handles = entered[2] = self._new_handles(len(lengths))
+        self.spans[0, handles], self.spans[1, handles], self.spans[2, handles] = entered[0], entered[1], lengths
+        self.live_items += added
+        self._clock += added
+        self._budget += COPIES * added
+        return entered
+
+    def _place(self, lengths: NDArray[np.int64], kind: int, result: NDArray[np.int64]) -> int:
+        """Slabs and starts for spans of these lengths, in open slabs of this kind (0 new, 1 survivors); their sum."""
+        ends = lengths.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        slabs, places = result[0], result[1]
+        np.subtract(ends, lengths, out=places)
+        done = base = 0
+        while done < len(lengths):
+            slab = self._open[kind]
+            room = int(self._size[slab] - self._used[slab]) if slab >= 0 else -1
+            fits = len(lengths) if total - base <= room else int(ends.searchsorted(base + room, "right"))
+            if slab < 0 or fits <= done:
+                self._open_slab(kind, at_least=int(lengths[done]))
+                continue
+            taken = int(ends[fits - 1]) - base
+            slabs[done:fits] = slab
+            places[done:fits] += self._used[slab] - base
+            self._used[slab] += taken
+            self._used_items += taken
+            self._alive[slab] += taken
+            done, base = fits, base + taken
+        return total
+
+    def _open_slab(self, kind: int, at_least: int) -> None:
+        closed = self._open[kind]
+        if closed >= 0 and self._alive[closed] == 0:
+            self._open[kind] = -1
+            self._drop(closed)
+        aim = min(max(self._held_items * self.item_bytes // SLABS, LEAST_SLAB_BYTES), LARGEST_SLAB_BYTES)
+        wanted = max(at_least, aim // self.item_bytes, 1)
+        for slab in self._spare:
+            if wanted <= self._size[slab] <= 2 * wanted:
+                self._spare.remove(slab)
+                break
+        else:
+            slab = self._new_slab(wanted)
+        self._open[kind] = slab
+        self._touched[slab] = self._clock
+
+    def _new_slab(self, items: int) -> int:
+        for spare in self._spare:  # of another size than is wanted now
+            self._unmap(spare)
+        self._spare = []
+        free = np.flatnonzero(self._size[: self._slabs] == 0)
+        slab = int(free[0]) if len(free) else self._slabs
+        if slab == len(self._size):
+            grown = [
+                np.concatenate([a, np.zeros_like(a)]) for a in (self._size, self._used, self._alive, self._touched)
+            ]
+            self._size, self._used, self._alive, self._touched = grown
+        for name, (dtype, shape) in self._columns.items():
+            self.blocks[name].put(slab, np.empty((items, *shape), dtype))
+        self._slabs = max(self._slabs, slab + 1)
+        self._size[slab], self._used[slab], self._alive[slab] = items, 0, 0
+        self._held_items += items
+        self._largest = max(self._largest, items)
+        return slab
+
+    def _thin(self, slab: int, items: int) -> None:
+        """Items of a slab have left."""
+        self._alive[slab] -= items
+        self._touched[slab] = self._clock
+        if not self._alive[slab]:
+            self._drop(slab)
+
+    def _drop(self, slab: int) -> None:
+        """An empty slab: begin anew when it is open, keep one spare, give the rest back."""
+        if slab in self._spare or not self._size[slab]:  # spans of no items may outlive their slab
+            return
+        self._used_items -= int(self._used[slab])
+        self._used[slab] = 0
+        if slab in self._open:
+            return
+        if not self._spare:
+            self._spare.append(slab)
+        else:
+            self._unmap(slab)
+
+    def _unmap(self, slab: int) -> None:
+        self._held_items -= int(self._size[slab])
+        self._size[slab] = 0
+        for blocks in self.blocks.values():
+            blocks.put(slab, None)
+
+    # ---------------------------------------------------------------- holes
+
+    def _tidy(self) -> None:
+        """Empty slabs with holes while there are too many, not counting those of the slab that is leaving."""
+        while (holes := self._used_items - self.live_items - self._largest) > SOFT * self.live_items:
+            self._budget = min(self._budget, 2 * self._largest)
+            hard = holes > HARD * self.live_items
+            slab = self._worst(hard=hard)
+            if slab is None or (not hard and self._alive[slab] > self._budget):
+                return
+            self._budget = max(0, self._budget - int(self._alive[slab]))
+            self._empty(slab)
+
+    def _worst(self, *, hard: bool) -> int | None:
+        """The closed slab to empty: the emptiest, or, while it may wait, the one whose holes have stopped growing."""
+        used, alive = self._used[: self._slabs], self._alive[: self._slabs]
+        share = alive / np.maximum(used, 1)
+        share[[slab for slab in self._open if slab >= 0]] = 1
+        age = 1 if hard else self._clock - self._touched[: self._slabs]
+        gain = np.where((used == 0) | (share > 0.97), -1.0, age * (1 - share) / (1 + share))
+        best = int(gain.argmax())
+        return best if gain[best] > 0 else None
+
+    def _empty(self, slab: int) -> None:
+        handles = np.flatnonzero(self.spans[0, : self._handles] == slab)
+        order = np.argsort(self.spans[1, handles], kind="stable")
+        handles = handles[order]
+        of_slab, of_start, lengths = self.spans[:, handles]
+        moved = np.empty((2, len(handles)), np.int64)
+        self._place(lengths, 1, moved)
+        slabs, places = moved
+        for blocks in self.blocks.values():
+            self._kernels.copy(blocks, slabs, places, blocks, of_slab, of_start, lengths)
+        self.spans[0, handles], self.spans[1, handles] = slabs, places
+        self._alive[slab] = 0
+        self._drop(slab)
+
+    def _new_handles(self, n: int) -> NDArray[np.int64]:
+        parts, wanted = [], n
+        while wanted and self._free:
+            last = self._free.pop()
+            parts.append(last[:wanted])
+            if len(last) > wanted:
+                self._free.append(last[wanted:])
+            wanted -= len(parts[-1])
+        if wanted:
+            if self._handles + wanted > self.spans.shape[1]:
+                grown = np.full((3, int(1.25 * (self._handles + wanted))), -1, np.int64)
+                grown[:, : self._handles] = self.spans[:, : self._handles]
+                self.spans = grown
+            parts.append(np.arange(self._handles, self._handles + wanted))
+            self._handles += wanted
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _sums(slabs: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Each slab that occurs, and the sum of its lengths."""
+    order = slabs.argsort(kind="stable")
+    ordered, ends = slabs[order], lengths[order].cumsum()
+    cuts = [*np.flatnonzero(np.diff(ordered)).tolist(), len(slabs) - 1]
+    before = 0
+    for cut in cuts:
+        yield int(ordered[cut]), int(ends[cut]) - before
+        before = int(ends[cut])

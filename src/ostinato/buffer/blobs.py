@@ -1,0 +1,152 @@
+"""Values that many rollouts share, stored once: prompts, images."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.arena import Arena
+from ostinato.buffer.kernels import Kernels
+
+COLUMN = "values"
+
+LEAST_SHARED_BYTES = 64
+"""Smaller values are shared inside one call only: to look for them would cost more than to store them again."""
+
+
+class Blobs:
+    """Rows of one column, equal ones stored once and counted. A row has `shape` items of `dtype` behind its length."""
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...], kernels: Kernels) -> None:
+        self.dtype, self.shape = np.dtype(dtype), shape
+        self._kernels = kernels
+        self.arena = Arena({COLUMN: (dtype, shape)}, kernels)
+        self._counts = np.zeros(16, np.int64)  # by handle
+        self._keys = np.zeros(16, np.int64)  # by handle
+        self._known: dict[int, int] = {}  # key to handle
+        self.shared = 0
+        """Rows that were found already there, since the beginning."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the values held, each once."""
+        return self.arena.live_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory taken; about 100 a value for finding it again."""
+        return self.arena.allocated_bytes + self._counts.nbytes + self._keys.nbytes + 100 * len(self._known)
+
+    def put(self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Copy or find n rows of a C-contiguous array; returns their handles, int64 (n,)."""
+        n, size = len(starts), self.arena.item_bytes
+        flat = values.reshape(-1).view(np.uint8) if values.size else np.empty(0, np.uint8)
+        if n > 1 and self._kernels.all_equal(flat, starts, lengths, size):
+            handles = np.repeat(self.put(values, starts[:1], lengths[:1]), n)
+            self._counts[handles[0]] += n - 1
+            self.shared += n - 1
+            return handles
+        raw: memoryview[Any] = memoryview(flat)  # type: ignore[arg-type]
+        result = np.empty(n, np.int64)
+        found: dict[bytes, int] = {}  # contents met in this call: place in `new`, or -1 - handle
+        new: list[int] = []
+        keys: list[int] = []
+        places = []
+        for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            content = raw[start * size : (start + length) * size].tobytes()
+            place = found.get(content)
+            if place is None:
+                key, handle = self._find(content, length)
+                place = found[content] = -1 - handle if handle >= 0 else len(new)
+                if handle < 0:
+                    new.append(i)
+                    keys.append(key)
+            places.append(place)
+        self.shared += n - len(new)
+        result[:] = places
+        old = result < 0
+        if new:
+            fresh = self._store(values, starts[new], lengths[new], keys)
+            result[~old] = fresh[result[~old]]
+        result[old] = -1 - result[old]
+        if len(found) == 1:
+            self._counts[result[0]] += n
+        else:
+            np.add.at(self._counts, result, 1)
+        return result
+
+    def _find(self, content: bytes, length: int) -> tuple[int, int]:
+        """The key to store a value under, 0: none, and its handle, -1 when it is not there."""
+        key = _key(content, length)
+        handle = self._known.get(key, -1) if key else -1
+        if handle < 0:
+            return key, -1
+        # Another value with the same key is stored, but never looked for.
+        return 0, handle if self.arena.view(COLUMN, handle).tobytes() == content else -1
+
+    def _store(
+        self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], keys: list[int]
+    ) -> NDArray[np.int64]:
+        handles = self.arena.put({COLUMN: values}, starts, lengths)
+        needed = int(handles.max()) + 1
+        if needed > len(self._counts):
+            grown = np.zeros((2, int(1.25 * needed)), np.int64)
+            grown[:, : len(self._counts)] = self._counts, self._keys
+            self._counts, self._keys = grown
+        self._counts[handles], self._keys[handles] = 0, keys
+        self._known.update((key, handle) for key, handle in zip(keys, handles.tolist(), strict=True) if key)
+        return handles
+
+    def reserve(
+        self, lengths: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+        """Room for values of these lengths, row i using value `index[i]`: handles of the rows, and memory to fill.
+
+        When it is filled, `register` makes the values known to rows that come later.
+        """
+        handles, memory = self.arena.reserve(lengths)
+        if len(handles) > len(self._counts):
+            self._counts, self._keys = (np.zeros(int(1.25 * len(handles)), np.int64) for _ in range(2))
+        self._counts[:] = 0
+        np.add.at(self._counts, handles[index], 1)
+        return handles[index], memory[COLUMN]
+
+    def register(self, handles: NDArray[np.int64]) -> None:
+        """Find these values again when they come again."""
+        for handle in np.unique(handles).tolist():
+            content = self.arena.view(COLUMN, handle).tobytes()
+            key = _key(content, int(self.arena.lengths(np.array([handle]))[0]))
+            if key and key not in self._known:
+                self._known[key] = handle
+                self._keys[handle] = key
+
+    def widen(self, dtype: np.dtype[Any]) -> None:
+        """Hold texts of this width from now on."""
+        self.dtype = dtype
+        self.arena.widen(COLUMN, dtype)
+        self._known, self._keys = {}, np.zeros_like(self._keys)  # the bytes of equal texts are others now
+
+    def release(self, handles: NDArray[np.int64]) -> None:
+        """One use less of each; values nobody uses any more leave."""
+        if not len(handles):
+            return
+        first = handles[0]
+        if (handles == first).all():  # rows of one group leave together
+            self._counts[first] -= len(handles)
+            gone = handles[:1] if not self._counts[first] else handles[:0]
+        else:
+            np.subtract.at(self._counts, handles, 1)
+            gone = np.unique(handles[self._counts[handles] == 0])
+        if len(gone):
+            for key in self._keys[gone].tolist():
+                if key:
+                    del self._known[key]
+            self.arena.release(gone)
+
+
+def _key(content: bytes, length: int) -> int:
+    """What a value is looked for by, 0: not at all. Different values may share a key: contents are compared."""
+    return zlib.crc32(content) + (length << 32) + 1 if len(content) >= LEAST_SHARED_BYTES else 0

@@ -1,0 +1,135 @@
+"""A buffer in one file, written and read piece by piece: see `snapshot` for the format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.arena import Arena
+from ostinato.buffer.blobs import COLUMN, Blobs
+from ostinato.buffer.contents import ROWS
+from ostinato.buffer.payload import Payload, handle_name
+from ostinato.buffer.snapshot import Chunks, SnapshotFile, save_arrays
+from ostinato.buffer.state import install, read_state, small_arrays
+from ostinato.errors import CheckpointError
+from ostinato.ragged import offsets_of
+from ostinato.rollouts import TOKEN_COLUMNS
+
+if TYPE_CHECKING:
+    from ostinato.buffer.keeper import Keeper
+
+KIND = "ostinato replay buffer"
+FORMAT = 1
+PIECE_BYTES = 1 << 22
+TABLE_COLUMNS = (*ROWS, "source_code", "length")
+
+
+def save_buffer(buffer: Keeper, path: str | Path, generators: Mapping[str, np.random.Generator]) -> int:
+    """Write everything; returns the bytes of the file."""
+    contents = buffer._contents
+    table, payload = contents.table, contents.payload
+    row = table.gather(table.live())
+    arrays: dict[str, NDArray[Any] | Chunks] = dict(small_arrays(buffer))
+    arrays |= {f"rows.{name}": row[name] for name in TABLE_COLUMNS}
+    arrays["tokens.lengths"] = payload.tokens.lengths(row["payload"])
+    for name in TOKEN_COLUMNS:
+        arrays[f"tokens.{name}"] = _column(payload.tokens, name, row["payload"])
+    for name, blobs, handles in _shared(payload, row):
+        used, index = np.unique(handles, return_inverse=True)
+        arrays |= {f"{name}.lengths": blobs.arena.lengths(used), f"{name}.index": index.reshape(-1)}
+        arrays[f"{name}.values"] = _column(blobs.arena, COLUMN, used)
+    header = {
+        "kind": KIND,
+        "format": FORMAT,
+        "extras": {
+            name: [payload.layouts[name], blobs.dtype.str, *blobs.shape] for name, blobs in payload.extras.items()
+        },
+        "generators": {name: _plain(rng.bit_generator.state) for name, rng in generators.items()},
+    }
+    return save_arrays(path, header, arrays)
+
+
+def load_buffer(buffer: Keeper, path: str | Path) -> dict[str, np.random.Generator]:
+    """Fill a buffer from a file; returns the generators saved with it. Raises `CheckpointError`, changing nothing."""
+    with SnapshotFile(path) as file:
+        if file.header.get("kind") != KIND or file.header.get("format") != FORMAT:
+            what = f"{file.header.get('kind')!r} of format {file.header.get('format')}"
+            raise CheckpointError(f"{path} holds {what}, expected {KIND!r} of format {FORMAT}")
+        try:
+            payload, handles = _payload(file, buffer)
+            columns = {name: file.read(f"rows.{name}") for name in TABLE_COLUMNS} | handles
+            small = {name: file.read(name) for name in file.sections if name.split(".")[0] in SMALL}
+            saved = read_state(small, payload, columns, small["sources"].tolist(), statistics=buffer.statistics)
+            generators = {name: _generator(state) for name, state in file.header["generators"].items()}
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise CheckpointError(f"{path} is not a whole buffer: {error}") from error
+    install(buffer, saved)
+    return generators
+
+
+SMALL = {"counters", "sources", "limiter", "statistics", "book", "part"}
+
+
+def _payload(file: SnapshotFile, buffer: Keeper) -> tuple[Payload, dict[str, NDArray[Any]]]:
+    kernels = buffer._contents.kernels
+    extras = file.header["extras"]
+    samples = {name: np.empty((0, *shape), dtype) for name, (_, dtype, *shape) in extras.items()}
+    payload = Payload({name: layout for name, (layout, *_) in extras.items()}, samples, kernels)
+    handles: dict[str, NDArray[Any]] = {}
+    handles["payload"], memory = payload.tokens.reserve(file.read("tokens.lengths"))
+    for name in TOKEN_COLUMNS:
+        file.read(f"tokens.{name}", memory[name])
+    for name, blobs, _ in _shared(payload, None):
+        handles[name], values = blobs.reserve(file.read(f"{name}.lengths"), file.read(f"{name}.index"))
+        file.read(f"{name}.values", values)
+        blobs.register(handles[name])
+    return payload, handles
+
+
+def _shared(payload: Payload, row: Mapping[str, NDArray[Any]] | None) -> Iterator[tuple[str, Blobs, NDArray[np.int64]]]:
+    """What rows share: the table's column of handles, the values, the handles."""
+    parts = {"prompt": payload.prompts} | {handle_name(name): blobs for name, blobs in payload.extras.items()}
+    for name, blobs in parts.items():
+        yield name, blobs, np.empty(0, np.int64) if row is None else row[name]
+
+
+def _column(arena: Arena, name: str, handles: NDArray[np.int64]) -> Chunks:
+    dtype, shape = arena.column(name)
+    return Chunks(dtype, shape, _pieces(arena, name, handles))
+
+
+def _pieces(arena: Arena, name: str, handles: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+    """The values of spans one after the other, in pieces of a few MiB that lie in the same memory."""
+    dtype, shape = arena.column(name)
+    offsets = offsets_of(arena.lengths(handles))
+    aim = max(1, PIECE_BYTES // max(1, dtype.itemsize * int(np.prod(shape, dtype=np.int64))))
+    memory = np.empty((0, *shape), dtype)
+    first = 0
+    while first < len(handles):
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + aim, "right")) - 1)
+        total = int(offsets[last] - offsets[first])
+        if total > len(memory):
+            memory = np.empty((max(total, aim), *shape), dtype)
+        piece = memory[:total]
+        arena.copy_out(name, handles[first:last], piece, offsets[first:last] - offsets[first])
+        yield piece
+        first = last
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {key: _plain(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def _generator(state: Mapping[str, Any]) -> np.random.Generator:
+    kind = getattr(np.random, str(state["bit_generator"]), None)
+    if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
+        raise CheckpointError(f"there is no bit generator {state['bit_generator']!r}")
+    bits = kind()
+    bits.state = dict(state)
+    return np.random.Generator(bits)

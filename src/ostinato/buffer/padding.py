@@ -1,0 +1,125 @@
+"""Batches of equal width: what trainers that pad expect, written straight from the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.payload import Payload
+from ostinato.buffer.workspace import Workspace
+from ostinato.errors import ConfigError, DataError
+from ostinato.ragged import Extra
+from ostinato.rollouts import TOKEN_COLUMNS
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RightPadded:
+    """Prompt and completion side by side from column 0, padding behind.
+
+    `pad_token` fills `tokens`; the width is that of the longest rollout, rounded up to `multiple_of`, or `width`.
+    Raises `ConfigError` for a width or multiple below 1.
+    """
+
+    pad_token: int = 0
+    multiple_of: int = 1
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.multiple_of < 1 or (self.width is not None and self.width < 1):
+            raise ConfigError(f"multiple_of and width must be at least 1, got {self.multiple_of} and {self.width}")
+
+    def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
+        """Width of the batch, and where each row begins in it."""
+        return _width(int(length.max(initial=0)), self.multiple_of, self.width), np.zeros(len(length), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsLeft:
+    """Prompts end, and completions begin, in one and the same column: left-padded prompts, right-padded completions.
+
+    That is the layout of TRL and verl; `PaddedDraw.prompt_width` is that column. Widths as in `RightPadded`, for each
+    of the two parts: `multiple_of` rounds both up.
+    """
+
+    pad_token: int = 0
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        if self.multiple_of < 1:
+            raise ConfigError(f"multiple_of must be at least 1, got {self.multiple_of}")
+
+    def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
+        """Width of the batch, and where each row begins in it."""
+        left = _width(int(prompt.max(initial=0)), self.multiple_of, None)
+        right = _width(int((length - prompt).max(initial=0)), self.multiple_of, None)
+        return left + right, left - prompt
+
+
+Layout = RightPadded | PromptsLeft
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedDraw:
+    """A batch of B rollouts as arrays of one width, and what `Draw` says about them.
+
+    `tokens` int32, `loss_mask` bool and `behavior_logprobs` float32, each (B, width); `starts` and `lengths`, int64
+    (B,): rollout i stands in columns `starts[i]` to `starts[i] + lengths[i] - 1`. `prompt_width`: with `PromptsLeft`
+    the column where completions begin, else 0. `columns`: the row columns of `Rollouts`, (B,), by name. `extras`: extra
+    columns as in `Rollouts`. The rest as in `Draw`.
+    """
+
+    tokens: NDArray[np.int32]
+    loss_mask: NDArray[np.bool_]
+    behavior_logprobs: NDArray[np.float32]
+    starts: Int
+    lengths: Int
+    prompt_width: int
+    columns: Mapping[str, NDArray[Any]]
+    extras: Mapping[str, Extra]
+    rollout_ids: Int
+    importance_weights: NDArray[np.float64]
+    staleness: Int
+    residence: Int
+    uses: Int
+    steps_since_last_use: Int
+
+    def __len__(self) -> int:
+        return len(self.rollout_ids)
+
+    @property
+    def attention_mask(self) -> NDArray[np.bool_]:
+        """Where there is a token, (B, width)."""
+        column = np.arange(self.tokens.shape[1])
+        starts = self.starts[:, None]
+        return (column >= starts) & (column < starts + self.lengths[:, None])
+
+
+def padded(
+    payload: Payload, row: Mapping[str, NDArray[Any]], layout: Layout, out: Workspace
+) -> dict[str, NDArray[Any] | int]:
+    """The arrays (B, width) of gathered columns. Raises `DataError` for a rollout longer than a given width."""
+    lengths, prompt = row["length"].astype(np.int64), row["prompt_length"].astype(np.int64)
+    width, starts = layout.columns(prompt, lengths)
+    n = len(lengths)
+    arrays = {name: out.array(name, (n, width), dtype) for name, dtype in TOKEN_COLUMNS.items()}
+    arrays["tokens"].fill(layout.pad_token)
+    arrays["loss_mask"].fill(False)
+    arrays["behavior_logprobs"].fill(0)
+    flat = {name: arrays[name].reshape(-1) for name in TOKEN_COLUMNS}
+    payload.write(row, flat, np.arange(n) * width + starts)
+    begin = int((starts + prompt).max(initial=0)) if isinstance(layout, PromptsLeft) else 0
+    return {**arrays, "starts": starts, "lengths": lengths, "prompt_width": begin}
+
+
+def _width(longest: int, multiple: int, fixed: int | None) -> int:
+    if fixed is None:
+        return -(-longest // multiple) * multiple
+    if longest > fixed:
+        raise DataError(f"a rollout of {longest} tokens does not fit in a width of {fixed}")
+    return fixed

@@ -1,0 +1,168 @@
+"""A buffer as plain arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.contents import BOOK, ROWS
+from ostinato.buffer.payload import Payload
+from ostinato.buffer.statistics import BufferStatistics
+from ostinato.buffer.table import Table
+from ostinato.buffer.workspace import FreshMemory
+from ostinato.errors import CheckpointError, DataError
+from ostinato.ragged import described
+from ostinato.rollouts import Rollouts, from_arrays, to_arrays
+
+if TYPE_CHECKING:
+    from ostinato.buffer.keeper import Keeper
+
+BOOK_TYPES: dict[str, Any] = dict.fromkeys(BOOK, np.int64) | {"group_rows": np.int32, "priority": np.float64}
+COUNTERS = ("added", "first_id", "id_stride", "inserted", "sampled", "train_step")
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A sampler, rule or eviction order with state that its columns do not tell."""
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """The state as plain arrays."""
+
+    def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state_arrays`, called when the rows are in place; `rebuilt` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was read, checked, and not yet in a buffer: n rows as table columns with handles into `payload`."""
+
+    counters: Sequence[int]
+    limiter: str
+    statistics: BufferStatistics
+    payload: Payload
+    columns: Mapping[str, Any]
+    sources: Sequence[str]
+    parts: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["rollout_id"])
+
+
+def buffer_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
+    """Everything a buffer is, by name."""
+    arrays = small_arrays(buffer)
+    if len(buffer):
+        arrays |= to_arrays(held_rollouts(buffer), prefix="rollouts.")
+    return arrays
+
+
+def held_rollouts(buffer: Keeper) -> Rollouts:
+    """Rollouts held, oldest first; a copy that counts as no use."""
+    contents = buffer._contents
+    return contents.rollouts(contents.table.gather(contents.table.live()), FreshMemory())
+
+
+def small_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
+    """Counters, statistics, book-keeping of every row, state of sampler and retention: all but the rollouts."""
+    values = (
+        buffer._added,
+        buffer._first_id,
+        buffer._id_stride,
+        buffer._inserted,
+        buffer._sampled,
+        buffer.train_step,
+    )
+    arrays = {"counters": np.array(values, np.int64), "limiter": np.array(repr(buffer.limiter))}
+    arrays |= {f"statistics.{name}": array for name, array in buffer.statistics.state_arrays().items()}
+    table = buffer._contents.table
+    arrays["sources"] = np.array(table.sources, np.str_)
+    arrays |= {f"book.{name}": table[name][table.live()] for name in BOOK_TYPES}
+    for label, part in _parts(buffer):
+        if isinstance(part, Remembers):
+            arrays |= {f"part.{label}.{name}": array for name, array in part.state_arrays().items()}
+    return arrays
+
+
+def checked_arrays(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> Saved:
+    """What `buffer_arrays` gave, ready to `install`. Raises `CheckpointError`."""
+    try:
+        return read_state(arrays, *_payload_of(buffer, arrays), statistics=buffer.statistics)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"buffer state is incomplete: {error}") from error
+
+
+def read_state(
+    arrays: Mapping[str, NDArray[Any]],
+    payload: Payload,
+    columns: Mapping[str, Any],
+    sources: Sequence[str],
+    *,
+    statistics: BufferStatistics,
+) -> Saved:
+    """The checked state in `small_arrays`, for rows whose columns and payload are already there.
+
+    Raises `KeyError`, `TypeError` or `ValueError` (`DataError`) when something is missing or contradicts the rest.
+    """
+    counters = [int(value) for value in arrays["counters"]]
+    if len(counters) != len(COUNTERS):
+        raise DataError(f"counters hold {len(counters)} numbers, expected {len(COUNTERS)}")
+    counted = BufferStatistics(statistics.correct_above)
+    counted.load_state_arrays({k[len("statistics.") :]: v for k, v in arrays.items() if k.startswith("statistics.")})
+    book = {name: arrays[f"book.{name}"] for name in BOOK_TYPES}
+    n = len(book["rollout_id"])
+    for name, column in book.items():
+        if column.shape != (n,) or column.dtype != BOOK_TYPES[name]:
+            raise DataError(f"book.{name} is {described(column)}, expected {np.dtype(BOOK_TYPES[name])} ({n},)")
+    if np.any(np.diff(book["rollout_id"]) <= 0):
+        raise DataError("rollout ids do not rise")
+    if n != len(columns["length"]):
+        raise DataError(f"{len(columns['length'])} rollouts for {n} rows of the book")
+    parts = {k.removeprefix("part."): v for k, v in arrays.items() if k.startswith("part.")}
+    return Saved(counters, str(arrays["limiter"]), counted, payload, dict(columns) | book, sources, parts)
+
+
+def install(buffer: Keeper, saved: Saved) -> None:
+    """Make a buffer hold what was read: as much as fits, the rest leaves in its order of eviction."""
+    contents, holdings = buffer._contents, buffer._holdings
+    buffer._added, buffer._first_id, buffer._id_stride = saved.counters[:3]
+    buffer.statistics = holdings.statistics = saved.statistics
+    contents.train_step = saved.counters[5]
+    contents.adopt(saved.payload, saved.columns, saved.sources, len(saved))
+    holdings.look_again()
+    for label, part in _parts(buffer):
+        own = {k.removeprefix(f"{label}."): v for k, v in saved.parts.items() if k.startswith(f"{label}.")}
+        if isinstance(part, Remembers) and own:
+            part.load_state_arrays(own)
+    contents.compact()  # what keeps an index matches its state with the rows
+    holdings.make_room(None, np.empty(0, np.int64))
+    same = saved.limiter == repr(buffer.limiter)  # under another one nobody inherits a debt
+    buffer._inserted, buffer._sampled = saved.counters[3:5] if same else (buffer.limiter.origin(len(buffer)), 0)
+
+
+def _payload_of(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> tuple[Payload, dict[str, Any], tuple[str, ...]]:
+    kernels, sources = buffer._contents.kernels, tuple(arrays["sources"].tolist())
+    if not len(arrays["book.rollout_id"]):
+        empty = np.empty(0, np.int64)
+        return (
+            Payload({}, {}, kernels),
+            dict.fromkeys((*ROWS, "source_code", "length", "payload", "prompt"), empty),
+            sources,
+        )
+    rollouts = from_arrays(arrays, prefix="rollouts.")
+    payload = Payload.for_rollouts(rollouts, kernels)
+    known = Table()
+    known.sources = sources
+    columns = {name: getattr(rollouts, name) for name in ROWS} | payload.put(rollouts)
+    columns |= {"source_code": known.code_of(rollouts.source), "length": rollouts.lengths}
+    return payload, columns, known.sources
+
+
+def _parts(buffer: Keeper) -> Iterator[tuple[str, object]]:
+    yield f"sampler.{type(buffer.sampler).__name__}", buffer.sampler
+    for index, rule in enumerate(buffer._holdings.rules):
+        yield f"rule{index}.{type(rule).__name__}", rule
+    yield f"eviction.{type(buffer._holdings.eviction).__name__}", buffer._holdings.eviction

@@ -1,0 +1,165 @@
+"""What a buffer counts as it goes: cheap sums, read by `ReplayBuffer.metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.buffer.columns import Columns
+from ostinato.buffer.tally import SUMS
+
+Int = NDArray[np.int64]
+
+LENGTH_BUCKETS = np.array([0, 128, 512, 2048, 8192, 32768])
+"""Lower ends, in tokens, of the buckets in which unused departures are counted."""
+
+FOLD = 256
+"""Departures are noted, and added up this many calls at a time."""
+
+STARVED_DRAWS = 20
+"""A source that was drawn before and is absent from this many draws in a row is reported as starved."""
+
+
+class BufferStatistics:
+    """Sums over draws and departures. `correct_above`: a reward above it counts as correct."""
+
+    def __init__(self, correct_above: float = 0.0) -> None:
+        self.correct_above = correct_above
+        self._departed: list[Int] = []
+        self._unused_by_length = np.zeros(len(LENGTH_BUCKETS), np.int64)
+        self._counters = dict.fromkeys(
+            ("admitted", "stale_updates", "left", "left_uses", "left_unused", "draws", "drawn"), 0
+        )
+        self._sums = np.zeros(len(SUMS))
+        self._leaving: list[tuple[Int, NDArray[Any]]] = []
+        self._refused: dict[str, int] = {}
+        self._by_source = np.zeros(0, np.int64)
+        self._absent = np.zeros(0, np.int64)
+
+    def admitted(self, n: int, refused: Mapping[str, int]) -> None:
+        """Count an add, and what each admission rule refused."""
+        self._counters["admitted"] += n
+        for name, count in refused.items():
+            self._refused[name] = self._refused.get(name, 0) + count
+
+    def stale(self, n: int) -> None:
+        """Count write-backs to rollouts that had left."""
+        self._counters["stale_updates"] += n
+
+    def left(self, uses: Int, lengths: NDArray[Any]) -> None:
+        """Count departures: their uses and tokens."""
+        self._leaving.append((uses, lengths))
+        if len(self._leaving) == FOLD:
+            self._fold()
+
+    def drawn(self, n: int, sums: NDArray[np.float64], by_source: Int) -> None:
+        """Count a draw of n rows, given what `Kernels.count_draw` returned."""
+        self._counters["draws"] += 1
+        self._counters["drawn"] += n
+        self._sums += sums
+        if len(by_source) > len(self._by_source):
+            missing = np.zeros(len(by_source) - len(self._by_source), np.int64)
+            self._by_source = np.concatenate([self._by_source, missing])
+            self._absent = np.concatenate([self._absent, missing])
+        self._by_source += by_source
+        self._absent += 1
+        self._absent[by_source > 0] = 0
+
+    def take_departures(self) -> Int:
+        """Uses of the rollouts that left since the last call."""
+        self._fold()
+        left = np.concatenate([np.empty(0, np.int64), *self._departed])
+        self._departed = []
+        return left
+
+    def _fold(self) -> None:
+        """Add up departures that were only noted."""
+        if not self._leaving:
+            return
+        uses, lengths = (np.concatenate(columns) for columns in zip(*self._leaving, strict=True))
+        self._leaving = []
+        self._departed.append(uses)
+        self._counters["left"] += len(uses)
+        self._counters["left_uses"] += int(uses.sum())
+        unused = lengths[uses == 0]
+        self._counters["left_unused"] += len(unused)
+        np.add.at(self._unused_by_length, np.searchsorted(LENGTH_BUCKETS, unused, "right") - 1, 1)
+
+    def metrics(self, columns: Columns) -> dict[str, float]:
+        """Everything by name: since the beginning, and about the rows held now."""
+        self._fold()
+        count, sums = self._counters, dict(zip(SUMS, self._sums.tolist(), strict=True))
+        drawn, left = max(count["drawn"], 1), max(count["left"], 1)
+        result = {name: float(count[name]) for name in ("admitted", "stale_updates", "left", "draws", "drawn")}
+        result |= {f"refused.{name}": float(number) for name, number in self._refused.items()}
+        result |= {
+            "uses_when_left": count["left_uses"] / left,
+            "left_unused_fraction": count["left_unused"] / left,
+            "drawn_staleness": sums["staleness"] / drawn,
+            "drawn_unique_fraction": 1 - sums["repeats"] / drawn,
+            "drawn_correct_fraction": sums["correct"] / drawn,
+            "drawn_informative_fraction": sums["informative"] / drawn,
+            "drawn_new_fraction": sums["new"] / drawn,
+            "steps_since_last_use": sums["since"] / max(count["drawn"] - sums["new"], 1),
+        }
+        for lower, number in zip(LENGTH_BUCKETS.tolist(), self._unused_by_length.tolist(), strict=True):
+            result[f"left_unused_from_{lower}_tokens"] = float(number)
+        return result | self._held(columns) | self._sources(columns)
+
+    def starved(self, columns: Columns) -> list[str]:
+        """Data sets that used to be drawn, and have not been for `STARVED_DRAWS` draws in a row."""
+        codes = np.flatnonzero((self._by_source > 0) & (self._absent >= STARVED_DRAWS))
+        return [columns.sources[code] for code in codes.tolist()]
+
+    def _held(self, columns: Columns) -> dict[str, float]:
+        live = columns.live()
+        if not len(live):
+            return {"never_used_fraction": 0.0, "staleness": 0.0, "correct_fraction": 0.0, "informative_fraction": 0.0}
+        age = columns.train_step - columns["policy_version_min"][live]
+        return {
+            "never_used_fraction": float(np.mean(columns["uses"][live] == 0)),
+            "staleness": float(age.mean()),
+            "staleness_max": float(age.max()),
+            "correct_fraction": float(np.mean(columns["reward"][live] > self.correct_above)),
+            "informative_fraction": float(np.mean(columns["group_reward_std"][live] > 0)),
+        }
+
+    def _sources(self, columns: Columns) -> dict[str, float]:
+        names, live = columns.sources, columns.live()
+        held = np.bincount(columns["source_code"][live], minlength=len(names)) / max(len(live), 1)
+        drawn = self._by_source / max(int(self._by_source.sum()), 1)
+        result = {"starved_sources": float(len(self.starved(columns)))}
+        for code, name in enumerate(names):
+            result[f"source_share.{name}"] = float(held[code])
+            result[f"drawn_source_share.{name}"] = float(drawn[code]) if code < len(drawn) else 0.0
+        return result
+
+    # ---------------------------------------------------------------- state
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything counted, as plain arrays."""
+        self._fold()
+        return {
+            "departed": np.concatenate([np.empty(0, np.int64), *self._departed]),
+            "left_unused_by_length": self._unused_by_length.copy(),
+            "counters": np.array(list(self._counters.values()), np.int64),
+            "sums": self._sums.copy(),
+            "refused_names": np.array(list(self._refused), np.str_),
+            "refused": np.array(list(self._refused.values()), np.int64),
+            "drawn_by_source": self._by_source.copy(),
+            "absent_draws": self._absent.copy(),
+        }
+
+    def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state_arrays`. Raises `KeyError` or `ValueError` when something is missing or of another size."""
+        departed = np.array(arrays["departed"], np.int64)
+        counters = dict(zip(self._counters, arrays["counters"].tolist(), strict=True))
+        sums = np.array(arrays["sums"], np.float64).reshape(self._sums.shape)
+        unused = np.array(arrays["left_unused_by_length"], np.int64).reshape(self._unused_by_length.shape)
+        self._refused = dict(zip(arrays["refused_names"].tolist(), arrays["refused"].tolist(), strict=True))
+        self._departed, self._counters, self._sums, self._unused_by_length = [departed], counters, sums, unused
+        self._by_source = np.array(arrays["drawn_by_source"], np.int64)
+        self._absent = np.array(arrays["absent_draws"], np.int64)

@@ -1,0 +1,43 @@
+"""Memory that draws are written to, kept from one draw to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Workspace:
+    """Give one to `sample(out=...)`: a batch then lies in memory that the next draw with it overwrites.
+
+    Fresh memory of a large batch costs more in page faults than the copy itself. `allocate(bytes)` may give other
+    memory than numpy's, page-locked for one: it returns an array uint8 (bytes,).
+    """
+
+    def __init__(self, allocate: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
+        self._allocate = allocate or (lambda size: np.empty(size, np.uint8))
+        self._kept: dict[str, NDArray[np.uint8]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array of this shape in the memory kept under `name`, uninitialized."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size:
+            kept = self._kept[name] = self._allocate(max(size, int(1.25 * len(kept)) if kept is not None else 0))
+        array: NDArray[Any] = kept[:size].view(dtype).reshape(shape)
+        return array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept."""
+        return sum(len(kept) for kept in self._kept.values())
+
+
+class FreshMemory(Workspace):
+    """New memory for every draw."""
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """A new array."""
+        return np.empty(shape, dtype)
