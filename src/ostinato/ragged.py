@@ -59,9 +59,24 @@ def described(value: Any) -> str:
     return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
+def fits(values: NDArray[Any], dtype: Any) -> bool:
+    """Whether values can be of this dtype without another meaning: of its kind, and integers within its range."""
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        return False
+    if np.can_cast(values.dtype, dtype) or values.dtype.kind not in "iu" or np.dtype(dtype).kind == "f":
+        return True
+    if not values.size:
+        return True
+    bounds = np.iinfo(dtype)
+    return bool(values.min() >= bounds.min and values.max() <= bounds.max)
+
+
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Running sum with a leading 0: where each row of a packed column begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    offsets = np.empty(len(lengths) + 1, np.int64)
+    offsets[0] = 0
+    np.add.accumulate(lengths, dtype=np.int64, out=offsets[1:])
+    return offsets
 
 
 def check_offsets(offsets: NDArray[np.int64], total: int) -> None:
@@ -106,14 +121,36 @@ def packed_ids(
     """Prompt and completion of every rollout, one after the other: int32. Raises `DataError`, naming the rollout."""
     rows = [np.asarray(row) for pair in zip(prompts, completions, strict=True) for row in pair]
     for i, row in enumerate(rows):
-        if row.ndim != 1 or (row.dtype.kind not in "iu" and row.size):
+        if (row.dtype != np.int32 and row.dtype.kind not in "iu" and row.size) or row.ndim != 1:
             raise DataError(f"token ids of rollout {i // 2} are {described(row)}, expected one row of integers")
     ids = np.concatenate(rows) if rows else np.empty(0, np.int32)
-    bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
-    if len(bad):
+    if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(np.int32).max:
+        bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
         row = np.searchsorted(offsets, bad[0], "right") - 1
         raise DataError(f"rollout {row} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
-    return ids.astype(np.int32)
+    return ids.astype(np.int32, copy=False)
+
+
+def after_zeros(before: Sequence[int], rows: Sequence[Any]) -> NDArray[np.float32]:
+    """The rows one after the other, each behind as many zeros as are to stand before it: float32."""
+    zeros = np.zeros(max(before, default=0), np.float32)
+    parts = [part for count, row in zip(before, rows, strict=True) for part in (zeros[:count], row)]
+    return np.concatenate(parts, dtype=np.float32, casting="unsafe") if parts else zeros
+
+
+def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArray[Any]:
+    """One value for all rows, or one a row, as a new array of this dtype, (n,). Raises `DataError`."""
+    simple = (type(value) is float and dtype is np.float64) or (type(value) is int and dtype is np.int64)
+    if simple and abs(value) < 1 << 62:  # whatever else may come is looked at
+        column = np.empty(n, dtype)
+        column.fill(value)
+        return column
+    given = np.asarray(value)
+    if given.dtype.type is dtype and given.shape == (n,) and given.dtype.isnative:
+        return given.copy()
+    if given.shape not in ((), (n,)) or (n and not fits(given, dtype)):
+        raise DataError(f"{name} is {described(given)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
+    return np.array(np.broadcast_to(given.astype(dtype), (n,)))
 
 
 def check_extra(name: str, column: Any, n: int) -> None:

@@ -20,6 +20,7 @@ from ostinato.ragged import (
     Extra,
     IntRow,
     Ragged,
+    after_zeros,
     check_extra,
     check_offsets,
     concatenate_extra,
@@ -29,6 +30,7 @@ from ostinato.ragged import (
     offsets_of,
     packed_ids,
     row_bounds,
+    row_column,
     row_numbers,
 )
 
@@ -107,6 +109,9 @@ class Rollouts:
             _check_column(name, getattr(self, name), dtype, (n,))
         for name, column in self.extras.items():
             check_extra(name, column, n)
+        self._check_prompts()
+
+    def _check_prompts(self) -> None:
         if np.any(self.prompt_length > np.diff(self.offsets)) or np.any(self.prompt_length < 0):
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
@@ -115,7 +120,7 @@ class Rollouts:
         """A record of columns that the caller knows to agree: the constructor without its checks."""
         rollouts = object.__new__(cls)
         for name, column in columns.items():
-            object.__setattr__(rollouts, name, column)
+            _SETTERS[name](rollouts, column)
         return rollouts
 
     @classmethod
@@ -135,24 +140,26 @@ class Rollouts:
         n = len(prompts)
         if not n == len(completions) == len(logprobs):
             raise DataError(f"got {n} prompts, {len(completions)} completions and {len(logprobs)} rows of log-probs")
-        for i, (completion, row) in enumerate(zip(completions, logprobs, strict=True)):
-            if len(completion) != len(row):
-                raise DataError(f"rollout {i} has {len(completion)} completion tokens but {len(row)} log-probs")
-        offsets = offsets_of([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
-        tokens = packed_ids(prompts, completions, offsets)
-        mask, behavior = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.float32)
-        for i, row in enumerate(logprobs):
-            start, stop = offsets[i] + len(prompts[i]), offsets[i + 1]
-            mask[start:stop], behavior[start:stop] = True, row
-        columns.setdefault("prompt_length", [len(p) for p in prompts])
-        return cls(
-            tokens=tokens,
-            loss_mask=mask,
-            behavior_logprobs=behavior,
+        before, behind = [len(row) for row in prompts], [len(row) for row in completions]
+        for i, (row, length) in enumerate(zip(logprobs, behind, strict=True)):
+            if len(row) != length:
+                raise DataError(f"rollout {i} has {length} completion tokens but {len(row)} log-probs")
+        lengths = np.array([before, behind], np.int64)
+        offsets = offsets_of(lengths.sum(0))
+        extras = columns.pop("extras", {})
+        for name, column in extras.items():
+            check_extra(name, column, n)
+        rollouts = cls.trusted(
+            tokens=packed_ids(prompts, completions, offsets),
+            loss_mask=np.repeat(np.arange(2 * n) % 2 == 1, lengths.T.reshape(-1)),
+            behavior_logprobs=after_zeros(before, logprobs),
             offsets=offsets,
-            **_row_columns(n, columns),
-            extras=columns.pop("extras", {}),
+            **_row_columns(n, {"prompt_length": lengths[0].astype(np.int32)} | columns),
+            extras=extras,
         )
+        if "prompt_length" in columns:
+            rollouts._check_prompts()
+        return rollouts
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -207,6 +214,9 @@ class Rollouts:
         return replace(self, **columns)
 
 
+_SETTERS = {column.name: getattr(Rollouts, column.name).__set__ for column in fields(Rollouts)}
+
+
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """All rollouts of `parts` in order. Raises `DataError` when extras differ or nothing is given."""
     if not parts:
@@ -224,32 +234,21 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
 
 
 def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    unknown = set(given) - set(ROW_COLUMNS) - {"extras"}
-    if unknown:
-        raise DataError(f"unknown rollout column {sorted(unknown)[0]!r}, expected one of {sorted(ROW_COLUMNS)}")
-    defaults: dict[str, Any] = {
-        "group_id": np.arange(n),
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "source": "",
-        "policy_version_max": given.get("policy_version_min", 0),
-    }
-    return {
-        name: _row_column(name, given[name], dtype, n) if name in given else np.full(n, defaults.get(name, 0), dtype)
-        for name, dtype in ROW_COLUMNS.items()
-    }
-
-
-def _row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArray[Any]:
-    column = np.asarray(value)
-    if column.shape not in ((), (n,)) or (n and not np.can_cast(column.dtype, dtype, "same_kind")):
-        raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
-    return np.array(np.broadcast_to(column.astype(dtype), (n,)))
+    for name in given:
+        if name not in ROW_COLUMNS:
+            raise DataError(f"unknown rollout column {name!r}, expected one of {sorted(ROW_COLUMNS)}")
+    columns = {name: np.zeros(n, dtype) for name, dtype in ROW_COLUMNS.items() if name not in given}
+    for name, default in (("group_id", np.arange(n)), ("temperature", 1), ("top_p", 1)):
+        if name in columns:
+            columns[name][:] = default
+    if "policy_version_max" in columns and "policy_version_min" in given:
+        given = {**given, "policy_version_max": given["policy_version_min"]}
+    return columns | {name: row_column(name, value, ROW_COLUMNS[name], n) for name, value in given.items()}
 
 
 def _check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
     good = isinstance(column, np.ndarray) and column.shape == shape
-    if not good or (column.dtype.type is not dtype and column.dtype != dtype):
+    if not good or (column.dtype.type is not dtype and column.dtype != dtype) or not column.dtype.isnative:
         raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")
 
 

@@ -2,9 +2,22 @@
 
 from ostinato.buffer.admission import Admission, Correct, FiniteLogprobs, Informative
 from ostinato.buffer.columns import Columns
+from ostinato.buffer.journal import JournaledBuffer
 from ostinato.buffer.limits import BoundedQueue, Limiter, MinSize, SamplesPerInsert, Traffic
 from ostinato.buffer.padding import PaddedDraw, PromptsLeft, RightPadded
-from ostinato.buffer.presets import no_buffer, paper_fifo
+from ostinato.buffer.presets import (
+    PRESETS,
+    advantage_prioritized,
+    exgrpo_buckets,
+    freshness_per,
+    judge_guided,
+    no_buffer,
+    paper_fifo,
+    paper_positive_bias,
+    per,
+    repo,
+    rlep,
+)
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.retention import (
     Eviction,
@@ -19,30 +32,62 @@ from ostinato.buffer.retention import (
     Rule,
     SmartEviction,
 )
-from ostinato.buffer.sampling import Newest, Oldest, Sampler, Uniform
+from ostinato.buffer.sampling import (
+    STRATEGIES,
+    Buckets,
+    Epoch,
+    Exponential,
+    FreshAnchored,
+    Groups,
+    Mixture,
+    NeverUsedFirst,
+    Newest,
+    Oldest,
+    Picked,
+    Prioritized,
+    Quotas,
+    Sampler,
+    Uniform,
+)
+from ostinato.buffer.schedule import Constant, Linear, Schedule, StepAfter
 from ostinato.buffer.shards import ShardedBuffer
 from ostinato.buffer.workspace import Workspace
 
 __all__ = [
+    "PRESETS",
+    "STRATEGIES",
     "Admission",
     "BoundedQueue",
+    "Buckets",
     "Columns",
+    "Constant",
     "Correct",
+    "Epoch",
     "Eviction",
+    "Exponential",
     "FiniteLogprobs",
+    "FreshAnchored",
+    "Groups",
     "Informative",
+    "JournaledBuffer",
     "KeepBest",
     "Limiter",
+    "Linear",
     "MaxStaleness",
     "MaxUses",
     "MinSize",
+    "Mixture",
+    "NeverUsedFirst",
     "Newest",
     "NewestPerPrompt",
     "Oldest",
     "OldestFirst",
     "PaddedDraw",
+    "Picked",
     "PositiveBias",
+    "Prioritized",
     "PromptsLeft",
+    "Quotas",
     "ReplayBuffer",
     "Reservoir",
     "Retention",
@@ -50,11 +95,21 @@ __all__ = [
     "Rule",
     "Sampler",
     "SamplesPerInsert",
+    "Schedule",
     "ShardedBuffer",
     "SmartEviction",
+    "StepAfter",
     "Traffic",
     "Uniform",
     "Workspace",
+    "advantage_prioritized",
+    "exgrpo_buckets",
+    "freshness_per",
+    "judge_guided",
     "no_buffer",
     "paper_fifo",
+    "paper_positive_bias",
+    "per",
+    "repo",
+    "rlep",
 ]

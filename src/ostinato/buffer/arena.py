@@ -30,7 +30,7 @@ COPIES = 2
 
 
 class Arena:
-    """Equally long spans in parallel columns, by handle. `columns`: name to dtype and the shape of one item."""
+    """Equally long spans in one or two parallel columns, by handle. `columns`: name to dtype and shape of one item."""
 
     def __init__(self, columns: Mapping[str, tuple[Any, tuple[int, ...]]], kernels: Kernels) -> None:
         self._columns = {name: (np.dtype(dtype), shape) for name, (dtype, shape) in columns.items()}
@@ -41,8 +41,7 @@ class Arena:
         self.spans[0] = -1
         self._free: list[NDArray[np.int64]] = []
         self._handles = 0
-        self._size, self._used, self._alive, self._touched = (np.zeros(8, np.int64) for _ in range(4))  # by slab
-        self._slabs = 0
+        self._size, self._used, self._alive, self._touched = (list[int]() for _ in range(4))  # items, clock, by slab
         self._open = [-1, -1]  # of the new, of the survivors
         self._spare: list[int] = []
         self._clock = 0  # items ever put
@@ -75,15 +74,26 @@ class Arena:
         self, sources: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Copy n spans of C-contiguous arrays in; returns their handles, int64 (n,)."""
-        slabs, places, handles = self._enter(lengths)
-        for name, blocks in self.blocks.items():
-            self._kernels.put(blocks, slabs, places, sources[name], starts, lengths)
+        handles, slab = self._new_handles(len(lengths)), self._open[0]
+        items = -1
+        if slab >= 0:
+            place, room = self._used[slab], self._size[slab] - self._used[slab]
+            items = self._kernels.enter(self, handles, sources, starts, lengths, slab, place, room)
+        if items < 0:
+            items = self._place_new(handles, lengths)
+            for name in self.blocks:
+                self._kernels.put(self, name, handles, sources[name], starts)
+        else:
+            self._fill(slab, items)
+        self._count(items)
         self._tidy()
-        return np.asarray(handles)
+        return handles
 
     def reserve(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[NDArray[Any]]]]:
         """Room for n spans one after the other: their handles, and by column the memory that the caller fills."""
-        slabs, places, handles = self._enter(lengths)
+        handles = self._new_handles(len(lengths))
+        self._count(self._place_new(handles, lengths))
+        slabs, places, _ = self.spans[:, handles]
         filled = np.flatnonzero(lengths)
         slabs, places, ends = slabs[filled], places[filled], (places + lengths)[filled]
         cuts = [0, *(np.flatnonzero(np.diff(slabs)) + 1).tolist(), len(filled)]
@@ -106,64 +116,61 @@ class Arena:
         return array[start : start + length]  # type: ignore[no-any-return]
 
     def release(self, handles: NDArray[np.int64]) -> None:
-        """Let spans go, each named once."""
+        """Let spans go, each named once; negative handles mean nothing."""
         if not len(handles):
             return
+        slab, total = self._kernels.leave(self, handles)
+        if slab >= 0:  # neighbors leave together
+            self._free.append(handles)
+            self._thin(slab, total)
+            return
+        handles = handles[handles >= 0]
+        if not len(handles):
+            return
+        self._free.append(handles)
         slabs, _, lengths = self.spans[:, handles]
         self.spans[0, handles] = -1
-        self._free.append(handles)
-        first, total = int(slabs[0]), int(lengths.sum())
-        self.live_items -= total
-        if (slabs == first).all():  # neighbours leave together
-            self._thin(first, total)
-            return
         for slab, length in _sums(slabs, lengths):
             self._thin(slab, length)
 
-    def widen(self, name: str, dtype: np.dtype[Any]) -> None:
-        """Convert a column to a dtype that holds all its values."""
-        shape = self._columns[name][1]
-        old, self._columns[name] = self.blocks[name], (dtype, shape)
-        blocks = self.blocks[name] = Blocks(item_bytes(dtype, shape))
-        for slab, array in enumerate(old.arrays):
-            blocks.put(slab, None if array is None else array.astype(dtype))
-        self.item_bytes += blocks.item_bytes - old.item_bytes
-
     # ---------------------------------------------------------------- slabs
 
-    def _enter(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Room and handles for new spans: slabs, places and handles, int64 (3, n)."""
-        entered = np.empty((3, len(lengths)), np.int64)
-        added = self._place(lengths, 0, entered)
-        handles = entered[2] = self._new_handles(len(lengths))
-        self.spans[0, handles], self.spans[1, handles], self.spans[2, handles] = entered[0], entered[1], lengths
-        self.live_items += added
-        self._clock += added
-        self._budget += COPIES * added
-        return entered
+    def _place_new(self, handles: NDArray[np.int64], lengths: NDArray[np.int64]) -> int:
+        """Note where new spans go, in as many slabs as it takes; returns their items."""
+        self.spans[0, handles], self.spans[1, handles] = self._place(lengths, 0)
+        self.spans[2, handles] = lengths
+        return int(lengths.sum())
 
-    def _place(self, lengths: NDArray[np.int64], kind: int, result: NDArray[np.int64]) -> int:
-        """Slabs and starts for spans of these lengths, in open slabs of this kind (0 new, 1 survivors); their sum."""
+    def _count(self, items: int) -> None:
+        """Items have come."""
+        self.live_items += items
+        self._clock += items
+        self._budget += COPIES * items
+
+    def _fill(self, slab: int, items: int) -> None:
+        """Items stand in a slab now."""
+        self._used[slab] += items
+        self._alive[slab] += items
+        self._used_items += items
+
+    def _place(self, lengths: NDArray[np.int64], kind: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Slabs and starts for spans of these lengths, in open slabs of this kind (0 new, 1 survivors)."""
         ends = lengths.cumsum()
-        total = int(ends[-1]) if len(ends) else 0
-        slabs, places = result[0], result[1]
-        np.subtract(ends, lengths, out=places)
+        slabs, places = np.empty(len(lengths), np.int64), ends - lengths
         done = base = 0
         while done < len(lengths):
             slab = self._open[kind]
-            room = int(self._size[slab] - self._used[slab]) if slab >= 0 else -1
-            fits = len(lengths) if total - base <= room else int(ends.searchsorted(base + room, "right"))
+            room = self._size[slab] - self._used[slab] if slab >= 0 else -1
+            fits = int(ends.searchsorted(base + room, "right"))
             if slab < 0 or fits <= done:
                 self._open_slab(kind, at_least=int(lengths[done]))
                 continue
             taken = int(ends[fits - 1]) - base
             slabs[done:fits] = slab
             places[done:fits] += self._used[slab] - base
-            self._used[slab] += taken
-            self._used_items += taken
-            self._alive[slab] += taken
+            self._fill(slab, taken)
             done, base = fits, base + taken
-        return total
+        return slabs, places
 
     def _open_slab(self, kind: int, at_least: int) -> None:
         closed = self._open[kind]
@@ -171,7 +178,7 @@ class Arena:
             self._open[kind] = -1
             self._drop(closed)
         aim = min(max(self._held_items * self.item_bytes // SLABS, LEAST_SLAB_BYTES), LARGEST_SLAB_BYTES)
-        wanted = max(at_least, aim // self.item_bytes, 1)
+        wanted = max(at_least, aim // max(self.item_bytes, 1), 1)
         for slab in self._spare:
             if wanted <= self._size[slab] <= 2 * wanted:
                 self._spare.remove(slab)
@@ -185,16 +192,12 @@ class Arena:
         for spare in self._spare:  # of another size than is wanted now
             self._unmap(spare)
         self._spare = []
-        free = np.flatnonzero(self._size[: self._slabs] == 0)
-        slab = int(free[0]) if len(free) else self._slabs
-        if slab == len(self._size):
-            grown = [
-                np.concatenate([a, np.zeros_like(a)]) for a in (self._size, self._used, self._alive, self._touched)
-            ]
-            self._size, self._used, self._alive, self._touched = grown
+        if 0 not in self._size:
+            for by_slab in (self._size, self._used, self._alive, self._touched):
+                by_slab.append(0)
+        slab = self._size.index(0)
         for name, (dtype, shape) in self._columns.items():
             self.blocks[name].put(slab, np.empty((items, *shape), dtype))
-        self._slabs = max(self._slabs, slab + 1)
         self._size[slab], self._used[slab], self._alive[slab] = items, 0, 0
         self._held_items += items
         self._largest = max(self._largest, items)
@@ -203,6 +206,7 @@ class Arena:
     def _thin(self, slab: int, items: int) -> None:
         """Items of a slab have left."""
         self._alive[slab] -= items
+        self.live_items -= items
         self._touched[slab] = self._clock
         if not self._alive[slab]:
             self._drop(slab)
@@ -211,7 +215,7 @@ class Arena:
         """An empty slab: begin anew when it is open, keep one spare, give the rest back."""
         if slab in self._spare or not self._size[slab]:  # spans of no items may outlive their slab
             return
-        self._used_items -= int(self._used[slab])
+        self._used_items -= self._used[slab]
         self._used[slab] = 0
         if slab in self._open:
             return
@@ -221,7 +225,7 @@ class Arena:
             self._unmap(slab)
 
     def _unmap(self, slab: int) -> None:
-        self._held_items -= int(self._size[slab])
+        self._held_items -= self._size[slab]
         self._size[slab] = 0
         for blocks in self.blocks.values():
             blocks.put(slab, None)
@@ -236,15 +240,15 @@ class Arena:
             slab = self._worst(hard=hard)
             if slab is None or (not hard and self._alive[slab] > self._budget):
                 return
-            self._budget = max(0, self._budget - int(self._alive[slab]))
+            self._budget = max(0, self._budget - self._alive[slab])
             self._empty(slab)
 
     def _worst(self, *, hard: bool) -> int | None:
         """The closed slab to empty: the emptiest, or, while it may wait, the one whose holes have stopped growing."""
-        used, alive = self._used[: self._slabs], self._alive[: self._slabs]
+        used, alive, touched = (np.array(by_slab, np.int64) for by_slab in (self._used, self._alive, self._touched))
         share = alive / np.maximum(used, 1)
         share[[slab for slab in self._open if slab >= 0]] = 1
-        age = 1 if hard else self._clock - self._touched[: self._slabs]
+        age = 1 if hard else self._clock - touched
         gain = np.where((used == 0) | (share > 0.97), -1.0, age * (1 - share) / (1 + share))
         best = int(gain.argmax())
         return best if gain[best] > 0 else None
@@ -254,9 +258,7 @@ class Arena:
         order = np.argsort(self.spans[1, handles], kind="stable")
         handles = handles[order]
         of_slab, of_start, lengths = self.spans[:, handles]
-        moved = np.empty((2, len(handles)), np.int64)
-        self._place(lengths, 1, moved)
-        slabs, places = moved
+        slabs, places = self._place(lengths, 1)
         for blocks in self.blocks.values():
             self._kernels.copy(blocks, slabs, places, blocks, of_slab, of_start, lengths)
         self.spans[0, handles], self.spans[1, handles] = slabs, places

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.kernels import Kernels
+from ostinato.buffer.repeats import all_the_same
 
 COLUMN = "values"
 
@@ -41,42 +42,47 @@ class Blobs:
         return self.arena.allocated_bytes + self._counts.nbytes + self._keys.nbytes + 100 * len(self._known)
 
     def put(self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Copy or find n rows of a C-contiguous array; returns their handles, int64 (n,)."""
-        n, size = len(starts), self.arena.item_bytes
-        flat = values.reshape(-1).view(np.uint8) if values.size else np.empty(0, np.uint8)
-        if n > 1 and self._kernels.all_equal(flat, starts, lengths, size):
-            handles = np.repeat(self.put(values, starts[:1], lengths[:1]), n)
-            self._counts[handles[0]] += n - 1
-            self.shared += n - 1
-            return handles
-        raw: memoryview[Any] = memoryview(flat)  # type: ignore[arg-type]
-        result = np.empty(n, np.int64)
-        found: dict[bytes, int] = {}  # contents met in this call: place in `new`, or -1 - handle
+        """Copy or find n >= 1 rows of a C-contiguous array; returns their handles, int64 (n,), (1,): all the same."""
+        n = len(starts)
+        if n > 1 and not self._kernels.all_equal(values, starts, lengths):
+            return self._put_various(values, starts, lengths)
+        content, length = self._content(values, int(starts[0]), int(lengths[0])), int(lengths[0])
+        key, handle = self._find(content, length)
+        handles = np.array([handle]) if handle >= 0 else self._store(values, starts[:1], lengths[:1], [key])
+        self.shared += n if handle >= 0 else n - 1
+        self._counts[handles[0]] += n
+        return handles
+
+    def _put_various(
+        self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """`put` of rows that may be different."""
+        found: dict[tuple[int, bytes], int] = {}  # values met in this call: place in `new`, or -1 - handle
         new: list[int] = []
         keys: list[int] = []
         places = []
         for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            content = raw[start * size : (start + length) * size].tobytes()
-            place = found.get(content)
+            content = self._content(values, start, length)
+            place = found.get((length, content))
             if place is None:
                 key, handle = self._find(content, length)
-                place = found[content] = -1 - handle if handle >= 0 else len(new)
+                place = found[length, content] = -1 - handle if handle >= 0 else len(new)
                 if handle < 0:
                     new.append(i)
                     keys.append(key)
             places.append(place)
-        self.shared += n - len(new)
-        result[:] = places
+        self.shared += len(places) - len(new)
+        result = np.array(places, np.int64)
         old = result < 0
         if new:
             fresh = self._store(values, starts[new], lengths[new], keys)
             result[~old] = fresh[result[~old]]
         result[old] = -1 - result[old]
-        if len(found) == 1:
-            self._counts[result[0]] += n
-        else:
-            np.add.at(self._counts, result, 1)
+        np.add.at(self._counts, result, 1)
         return result
+
+    def _content(self, values: NDArray[Any], start: int, length: int) -> bytes:
+        return values[start : start + length].tobytes()
 
     def _find(self, content: bytes, length: int) -> tuple[int, int]:
         """The key to store a value under, 0: none, and its handle, -1 when it is not there."""
@@ -91,13 +97,14 @@ class Blobs:
         self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], keys: list[int]
     ) -> NDArray[np.int64]:
         handles = self.arena.put({COLUMN: values}, starts, lengths)
-        needed = int(handles.max()) + 1
-        if needed > len(self._counts):
-            grown = np.zeros((2, int(1.25 * needed)), np.int64)
+        if len(self._counts) < self.arena.spans.shape[1]:
+            grown = np.zeros((2, self.arena.spans.shape[1]), np.int64)
             grown[:, : len(self._counts)] = self._counts, self._keys
             self._counts, self._keys = grown
         self._counts[handles], self._keys[handles] = 0, keys
-        self._known.update((key, handle) for key, handle in zip(keys, handles.tolist(), strict=True) if key)
+        for key, handle in zip(keys, handles.tolist(), strict=True):
+            if key:
+                self._known[key] = handle
         return handles
 
     def reserve(
@@ -123,21 +130,16 @@ class Blobs:
                 self._known[key] = handle
                 self._keys[handle] = key
 
-    def widen(self, dtype: np.dtype[Any]) -> None:
-        """Hold texts of this width from now on."""
-        self.dtype = dtype
-        self.arena.widen(COLUMN, dtype)
-        self._known, self._keys = {}, np.zeros_like(self._keys)  # the bytes of equal texts are others now
-
     def release(self, handles: NDArray[np.int64]) -> None:
-        """One use less of each; values nobody uses any more leave."""
+        """One use less of each; values nobody uses any more leave. Negative handles mean nothing."""
         if not len(handles):
             return
         first = handles[0]
-        if (handles == first).all():  # rows of one group leave together
+        if first >= 0 and all_the_same(handles):  # rows of one group leave together
             self._counts[first] -= len(handles)
-            gone = handles[:1] if not self._counts[first] else handles[:0]
+            gone = handles[: not self._counts[first]]
         else:
+            handles = handles[handles >= 0]
             np.subtract.at(self._counts, handles, 1)
             gone = np.unique(handles[self._counts[handles] == 0])
         if len(gone):

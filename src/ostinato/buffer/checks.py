@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.tally import FINITE_ROWS
 from ostinato.errors import DataError
-from ostinato.ragged import described
+from ostinato.ragged import described, fits
 from ostinato.rollouts import ROW_COLUMNS, Rollouts, extra_layouts
 
-FINITE_ROWS = ("reward", "group_reward_mean", "group_reward_std", "advantage")
 WRITABLE = (
     "reward",
     "group_reward_mean",
@@ -27,21 +26,22 @@ WRITABLE = (
 """Row columns that may be written back; the others say what a rollout is and where it comes from."""
 
 
-def check_incoming(rollouts: Rollouts, train_step: int, held_extras: Mapping[str, str] | None) -> None:
-    """Raise `DataError` for rollouts from the future, numbers that are not finite, or other extra columns than held."""
-    newest = int(rollouts.policy_version_min.max(initial=train_step))
-    if newest > train_step:
-        raise DataError(f"policy_version_min {newest} at train step {train_step}: rollouts come from the past")
-    given = extra_layouts(rollouts) if rollouts.extras else {}
-    if held_extras is not None and given != held_extras:
-        raise DataError(f"extra columns {given} differ from those already held, {dict(held_extras)}")
-    # Sums are a fraction of the price of looking at every number, and not finite when one of them is not.
-    numbers = rollouts.reward + rollouts.group_reward_mean + rollouts.group_reward_std + rollouts.advantage
-    if not (isfinite(numbers.sum()) and isfinite(rollouts.behavior_logprobs.sum(dtype=np.float64))):
-        _find_not_finite(rollouts)
+def check_extras(rollouts: Rollouts, held: Mapping[str, str]) -> None:
+    """Raise `DataError` for other extra columns than those held."""
+    if (rollouts.extras or held) and (given := extra_layouts(rollouts)) != held:
+        raise DataError(f"extra columns {given} differ from those already held, {dict(held)}")
 
 
-def _find_not_finite(rollouts: Rollouts) -> None:
+def find_fault(rollouts: Rollouts, train_step: int) -> None:
+    """Raise a `DataError` that names what `Kernels.inspect` found wrong."""
+    for name in ("policy_version_min", "policy_version_max"):
+        newest = int(getattr(rollouts, name).max(initial=train_step))
+        if newest > train_step:
+            raise DataError(f"{name} {newest} at train step {train_step}: rollouts come from the past")
+    bad = np.flatnonzero(rollouts.policy_version_min > rollouts.policy_version_max)
+    if len(bad):
+        versions = rollouts.policy_version_min[bad[0]], rollouts.policy_version_max[bad[0]]
+        raise DataError(f"rollout {bad[0]} has policy_version_min {versions[0]} above policy_version_max {versions[1]}")
     for name in FINITE_ROWS:
         column = getattr(rollouts, name)
         if not np.isfinite(column).all():
@@ -86,9 +86,11 @@ def check_written(columns: Mapping[str, Any], n: int) -> dict[str, NDArray[Any]]
             raise DataError(f"column {name!r} cannot be written back, expected one of {sorted(WRITABLE)}")
         array = np.asarray(value)
         dtype: Any = ROW_COLUMNS[name]
-        if array.shape not in ((), (n,)) or not np.can_cast(array.dtype, dtype, "same_kind"):
+        if array.shape not in ((), (n,)) or (n and not fits(array, dtype)):
             raise DataError(f"{name} is {described(array)}, expected {dtype.__name__.rstrip('_')} ({n},)")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        with np.errstate(over="ignore"):
+            column = np.broadcast_to(array, (n,)).astype(dtype)
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
             raise DataError(f"{name} holds a number that is not finite")
-        result[name] = np.broadcast_to(array, (n,)).astype(dtype)
+        result[name] = column
     return result

@@ -50,6 +50,10 @@ class Columns:
         """Rows of the live rollouts of these ranks, 0 the oldest."""
         return self._table.select(ranks)
 
+    def oldest(self, n: int) -> NDArray[np.int64]:
+        """The n oldest live rows, ascending; all of them when there are fewer. O(n) and the dead rows among them."""
+        return self._table.oldest(n)
+
     def live(self) -> NDArray[np.int64]:
         """Rows of all live rollouts, ascending, (n,)."""
         return self._table.live()

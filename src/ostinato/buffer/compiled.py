@@ -1,4 +1,4 @@
-"""The compiled kernels. Importing this module needs numba; `kernels` decides whether to.
+"""Compiled copying of spans. Importing this module needs numba; `kernels` decides whether to.
 
 Everything is compiled for one signature, cached on disk, and runs without the interpreter lock. Blocks are given by
 their addresses; positions and lengths count items.
@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-
-from ostinato.buffer.tally import CORRECT, INFORMATIVE, NEW, REPEATS, SINCE, STALENESS
 
 AHEAD, LINE = 2, 64
 """Spans fetched ahead of the one being copied, and bytes of a cache line."""
@@ -22,12 +21,13 @@ WORTH_FETCHING, MOST_FETCHED = 1024, 2048
 """Bytes of a mean span from which on fetching ahead pays, and bytes of a span fetched."""
 
 
-IN_THIS_DRAW = -2
-"""Stands for the step of the last use while a draw is counted."""
+_intrinsic: Any = intrinsic  # it has no types
+_BYTE, _LONG = ir.IntType(8), ir.IntType(64)
+_POINTER = _BYTE.as_pointer()
 
 
-@intrinsic
-def _memcpy(typing: Any, target: Any, source: Any, count: Any) -> Any:
+@_intrinsic
+def memcpy(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy between two addresses: libc's, which knows the machine's best instructions."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,18 +39,27 @@ def _memcpy(typing: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def _memzero(typing: Any, target: Any, count: Any) -> Any:
+@_intrinsic
+def memset(typing: Any, target: Any, count: Any, value: Any) -> Any:
+    """memset at an address, to a byte."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, n = arguments
-        cgutils.memset(builder, builder.inttoptr(to, ir.IntType(8).as_pointer()), n, 0)
+        to, n, byte = arguments
+        byte = builder.trunc(byte, ir.IntType(8))
+        pointer = ir.IntType(8).as_pointer()
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [pointer, ir.IntType(8), ir.IntType(64), ir.IntType(1)]),
+            "llvm.memset.p0.i64",
+        )
+        builder.call(function, [builder.inttoptr(to, pointer), byte, n, ir.IntType(1)(0)])
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def _prefetch(typing: Any, address: Any) -> Any:
+@_intrinsic
+def prefetch(typing: Any, address: Any) -> Any:
     """Have the cache line at an address fetched; harmless whatever the address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -63,10 +72,40 @@ def _prefetch(typing: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
+@_intrinsic
+def same_bytes(typing: Any, one: Any, other: Any, count: Any) -> Any:
+    """Whether memory at two addresses holds the same bytes: libc's memcmp."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [_POINTER, _POINTER, _LONG])
+        function = cgutils.get_or_insert_function(builder.module, kind, "memcmp")
+        a, b, n = arguments
+        order = builder.call(function, [builder.inttoptr(a, _POINTER), builder.inttoptr(b, _POINTER), n])
+        return builder.icmp_signed("==", order, order.type(0))
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic
+def has_byte(typing: Any, address: Any, count: Any, value: Any) -> Any:
+    """Whether a byte occurs in memory at an address: libc's memchr."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_POINTER, [_POINTER, ir.IntType(32), _LONG])
+        function = cgutils.get_or_insert_function(builder.module, kind, "memchr")
+        at, n, byte = arguments
+        byte = builder.trunc(byte, ir.IntType(32))
+        found = builder.call(function, [builder.inttoptr(at, _POINTER), byte, n])
+        return builder.icmp_unsigned("!=", builder.ptrtoint(found, _LONG), _LONG(0))
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
 _I = types.int64
 _COLUMN = types.Array(_I, 1, "A", readonly=True)
 _TABLE = types.Array(_I, 2, "C")
-_SPANS = types.Array(_I, 2, "C")
+_TOKENS = [types.Array(dtype, 1, "C") for dtype in (types.int32, types.float32, types.boolean)]
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _compiled: Any = {"nogil": True, "cache": True}
 
 
@@ -77,35 +116,87 @@ def copy_spans(
     """Copy spans from blocks to blocks."""
     for i in range(len(lengths)):
         to = to_base[to_block[i]] + to_start[i] * item
-        _memcpy(to, of_base[of_block[i]] + of_start[i] * item, lengths[i] * item)
+        memcpy(to, of_base[of_block[i]] + of_start[i] * item, lengths[i] * item)
 
 
-@numba.njit(types.void(_COLUMN, _COLUMN, _COLUMN, _I, _COLUMN, _COLUMN, _I), **_compiled)
-def put(base: Any, block: Any, place: Any, source: int, starts: Any, lengths: Any, item: int) -> None:
-    """Copy spans from one address to blocks."""
-    for i in range(len(lengths)):
-        _memcpy(base[block[i]] + place[i] * item, source + starts[i] * item, lengths[i] * item)
+@numba.njit(types.void(_COLUMN, _TABLE, _COLUMN, _BYTES, _COLUMN, _I), **_compiled)
+def put(base: Any, spans: Any, handles: Any, source: Any, starts: Any, item: int) -> None:
+    """Copy spans, by handle, from the bytes of an array to blocks."""
+    begin = np.int64(source.ctypes.data)
+    for i in range(len(handles)):
+        h = handles[i]
+        memcpy(base[spans[0, h]] + spans[1, h] * item, begin + starts[i] * item, spans[2, h] * item)
 
 
-@numba.njit(types.void(_I, _COLUMN, _COLUMN, _SPANS, _COLUMN, _I, _I, _I), **_compiled)
+@numba.njit(types.void(_I, _COLUMN, _COLUMN, _TABLE, _COLUMN, _I, _I, _I), **_compiled)
 def get(target: int, starts: Any, base: Any, spans: Any, handles: Any, item: int, first: int, last: int) -> None:
     """Copy spans `first` to `last` - 1, by handle, from blocks to one address."""
     for i in range(first, last):
         h = handles[i]
-        _memcpy(target + starts[i] * item, base[spans[0, h]] + spans[1, h] * item, spans[2, h] * item)
+        memcpy(target + starts[i] * item, base[spans[0, h]] + spans[1, h] * item, spans[2, h] * item)
 
 
-@numba.njit(types.void(_I, _I, _I, _COLUMN, _COLUMN, _SPANS, *[_COLUMN] * 4, _SPANS, _COLUMN, _I, _I), **_compiled)
+@numba.njit(_I(_TABLE, *[_COLUMN] * 3, _I, _I, _I, _COLUMN, _BYTES, _I, _COLUMN, _BYTES, _I), **_compiled)
+def enter(
+    spans: Any,
+    handles: Any,
+    starts: Any,
+    lengths: Any,
+    slab: int,
+    place: int,
+    room: int,
+    base: Any,
+    source: Any,
+    item: int,
+    second_base: Any,
+    second_source: Any,
+    second_item: int,
+) -> int:
+    """See `Kernels.enter`, for two columns, the second one of items of 0 bytes where there is only one."""
+    items = 0
+    for i in range(len(lengths)):
+        items += lengths[i]
+    if items > room:
+        return -1
+    for i in range(len(handles)):
+        h = handles[i]
+        spans[0, h], spans[1, h], spans[2, h] = slab, place, lengths[i]
+        place += lengths[i]
+    if items > 0:
+        put(base, spans, handles, source, starts, item)
+        put(second_base, spans, handles, second_source, starts, second_item)
+    return items
+
+
+@numba.njit(types.UniTuple(_I, 2)(_TABLE, _COLUMN), **_compiled)
+def leave(spans: Any, handles: Any) -> tuple[int, int]:
+    """Mark spans as free when all stand in one slab: that slab and their items; slab -1: nothing done."""
+    total, slab = 0, spans[0, max(0, handles[0])]
+    for i in range(len(handles)):
+        if handles[i] < 0 or spans[0, handles[i]] != slab:
+            return -1, 0
+        total += spans[2, handles[i]]
+    for i in range(len(handles)):
+        spans[0, handles[i]] = -1
+    return slab, total
+
+
+@numba.njit(
+    types.void(*_TOKENS, *[_COLUMN] * 2, _TABLE, *[_COLUMN] * 3, _TABLE, *[_COLUMN] * 2, _TABLE, _COLUMN, _I, _I),
+    **_compiled,
+)
 def get_tokens(
-    tokens: int,
-    mask: int,
-    logprobs: int,
+    out_tokens: Any,
+    out_logprobs: Any,
+    out_mask: Any,
     starts: Any,
     handles: Any,
     spans: Any,
     token_base: Any,
-    mask_base: Any,
     logprob_base: Any,
+    mask_handles: Any,
+    mask_spans: Any,
+    mask_base: Any,
     prompt_handles: Any,
     prompt_spans: Any,
     prompt_base: Any,
@@ -113,6 +204,8 @@ def get_tokens(
     last: int,
 ) -> None:
     """Copy rollouts `first` to `last` - 1: the prompt, whose mask and log-probs are 0, and what follows it."""
+    tokens, logprobs = np.int64(out_tokens.ctypes.data), np.int64(out_logprobs.ctypes.data)
+    mask = np.int64(out_mask.ctypes.data)
     total = 0
     for i in range(first, last):
         total += spans[2, handles[i]]
@@ -122,104 +215,32 @@ def get_tokens(
             h = handles[i + AHEAD]
             block, place, count = spans[0, h], spans[1, h], spans[2, h]
             for at in range(0, min(4 * count, MOST_FETCHED), LINE):
-                _prefetch(token_base[block] + 4 * place + at)
-                _prefetch(logprob_base[block] + 4 * place + at)
-            for at in range(0, min(count, MOST_FETCHED), LINE):
-                _prefetch(mask_base[block] + place + at)
-        p, h, to = prompt_handles[i], handles[i], starts[i]
+                prefetch(token_base[block] + 4 * place + at)
+                prefetch(logprob_base[block] + 4 * place + at)
+        p, m, h, to = prompt_handles[i], mask_handles[i], handles[i], starts[i]
         prompt = prompt_spans[2, p]
-        _memcpy(tokens + 4 * to, prompt_base[prompt_spans[0, p]] + 4 * prompt_spans[1, p], 4 * prompt)
-        _memzero(mask + to, prompt)
-        _memzero(logprobs + 4 * to, 4 * prompt)
+        memcpy(tokens + 4 * to, prompt_base[prompt_spans[0, p]] + 4 * prompt_spans[1, p], 4 * prompt)
+        memset(logprobs + 4 * to, 4 * prompt, 0)
+        memset(mask + to, prompt, 0)
         to += prompt
         block, place, count = spans[0, h], spans[1, h], spans[2, h]
-        _memcpy(tokens + 4 * to, token_base[block] + 4 * place, 4 * count)
-        _memcpy(mask + to, mask_base[block] + place, count)
-        _memcpy(logprobs + 4 * to, logprob_base[block] + 4 * place, 4 * count)
-
-
-@numba.njit(
-    types.void(
-        _COLUMN,
-        _TABLE,
-        types.Array(types.float64, 2, "C"),
-        types.Array(types.int32, 2, "C"),
-        _COLUMN,
-        _I,
-        types.float64,
-        _TABLE,
-        types.Array(types.float64, 1, "C"),
-        types.Array(_I, 1, "C"),
-    ),
-    **_compiled,
-)
-def count_draw(
-    rows: Any,
-    integers: Any,
-    numbers: Any,
-    counts: Any,
-    places: Any,
-    train_step: int,
-    correct_above: float,
-    before: Any,
-    sums: Any,
-    by_source: Any,
-) -> None:
-    """See `Kernels.count_draw`; `places`: where its six columns stand in their blocks."""
-    uses, last_use, version, reward, deviation, source = places
-    for i in range(len(rows)):
-        r = rows[i]
-        before[0, i] = integers[uses, r]
-        integers[uses, r] += 1
-        last = integers[last_use, r]
-        if last == IN_THIS_DRAW:
-            before[1, i] = 0
-            sums[REPEATS] += 1
-        elif last < 0:
-            before[1, i] = -1
-            sums[NEW] += 1
+        memcpy(tokens + 4 * to, token_base[block] + 4 * place, 4 * count)
+        memcpy(logprobs + 4 * to, logprob_base[block] + 4 * place, 4 * count)
+        if m < 0:
+            memset(mask + to, count, 1)
         else:
-            before[1, i] = train_step - last
-            sums[SINCE] += train_step - last
-        integers[last_use, r] = IN_THIS_DRAW
-        sums[STALENESS] += train_step - integers[version, r]
-        sums[CORRECT] += numbers[reward, r] > correct_above
-        sums[INFORMATIVE] += numbers[deviation, r] > 0
-        by_source[counts[source, r]] += 1
-    for i in range(len(rows)):
-        integers[last_use, rows[i]] = train_step
+            memcpy(mask + to, mask_base[mask_spans[0, m]] + mask_spans[1, m], count)
 
 
-@numba.njit(
-    types.boolean(
-        types.Array(types.boolean, 1, "A", readonly=True),
-        types.Array(types.float32, 1, "A", readonly=True),
-        _COLUMN,
-        types.Array(types.int32, 1, "A", readonly=True),
-        types.Array(types.boolean, 1, "C"),
-    ),
-    **_compiled,
-)
-def dirty_prompts(mask: Any, logprobs: Any, offsets: Any, prompt_length: Any, dirty: Any) -> bool:
-    """Set `dirty` where a prompt has a true mask or log-probs other than 0; returns whether any has."""
-    found = False
-    for i in range(len(prompt_length)):
-        for at in range(offsets[i], offsets[i] + prompt_length[i]):
-            if mask[at] or logprobs[at] != 0:
-                dirty[i] = found = True
-                break
-    return found
-
-
-@numba.njit(types.boolean(types.Array(types.uint8, 1, "A", readonly=True), _COLUMN, _COLUMN, _I), **_compiled)
-def all_equal(values: Any, starts: Any, lengths: Any, item: int) -> bool:
-    """Whether all spans hold the same bytes."""
-    for i in range(1, len(starts)):
-        if lengths[i] != lengths[0]:
-            return False
-    for i in range(1, len(starts)):
-        shift = (starts[i] - starts[0]) * item
-        for at in range(starts[0] * item, (starts[0] + lengths[0]) * item):
-            if values[at] != values[at + shift]:
-                return False
-    return True
+@numba.njit(types.void(types.Array(types.int32, 2, "C"), _I, _I, _COLUMN, _COLUMN, types.int32, _I, _I), **_compiled)
+def pad(tokens: Any, logprobs: int, mask: int, starts: Any, lengths: Any, token: int, first: int, last: int) -> None:
+    """Fill what stands before and behind rows `first` to `last` - 1 of arrays (n, width)."""
+    width = tokens.shape[1]
+    for i in range(first, last):
+        begin, end = starts[i], starts[i] + lengths[i]
+        tokens[i, :begin] = token
+        tokens[i, end:] = token
+        memset(logprobs + 4 * width * i, 4 * begin, 0)
+        memset(logprobs + 4 * (width * i + end), 4 * (width - end), 0)
+        memset(mask + width * i, begin, 0)
+        memset(mask + width * i + end, width - end, 0)

@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.kernels import Kernels
-from ostinato.buffer.payload import Payload, incoming_bytes
+from ostinato.buffer.kernels import Departed, Drawn, Kernels
+from ostinato.buffer.payload import TOKEN_BYTES, Payload, handle_name, incoming_bytes
+from ostinato.buffer.repeats import all_the_same
 from ostinato.buffer.table import Table
+from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import Workspace
 from ostinato.ragged import Extra
-from ostinato.rollouts import ROW_COLUMNS, Rollouts, extra_layouts
+from ostinato.rollouts import Rollouts, extra_layouts
 
 Int = NDArray[np.int64]
 
-ROWS = tuple(name for name in ROW_COLUMNS if name != "source")
+HANDLE_BYTES = np.dtype(np.int64).itemsize
 BOOK = ("rollout_id", "insert_step", "uses", "last_use_step")
 
 
@@ -40,26 +42,23 @@ class Contents:
         self.kernels = kernels
         self.train_step = 0
         self._indexes = tuple(indexes)
-        self.empty(None)
-
-    def empty(self, like: Rollouts | None) -> None:
-        """Forget everything; what comes next has the extra columns of `like`, None: no extra columns."""
-        if isinstance(like, Rollouts):
-            self.payload = Payload.for_rollouts(like, self.kernels)
-        else:
-            self.payload = Payload({}, {}, self.kernels)
+        self._names: tuple[tuple[str, ...], NDArray[np.str_]] = ((), np.array([""]))  # of sources, and as an array
+        self.payload = Payload({}, {}, kernels)
         self.table = Table(self.payload.handle_names)
+        self._rebuilt()
+
+    def empty(self, like: Rollouts) -> None:
+        """Forget all rollouts; what comes next has the extra columns of `like`."""
+        self.payload = Payload.for_rollouts(like, self.kernels)
+        self.table = Table(self.payload.handle_names, self.table.sources)  # statistics go by their codes
         self._rebuilt()
 
     def adopt(self, payload: Payload, columns: Mapping[str, Any], sources: Sequence[str], n: int) -> None:
         """Hold these n rows, whose handles are among the columns, instead of what is held."""
-        table = Table(payload.handle_names)
-        table.compact(n)
-        table.sources = tuple(sources)
-        handles = {name: columns[name] for name in ("payload", "prompt", *payload.handle_names)}
-        rows = table.append(n, {name: values for name, values in columns.items() if name not in handles})
-        for name, values in handles.items():
-            table[name][rows] = values
+        table = Table(payload.handle_names, tuple(sources), n)
+        table.append(n)
+        for name, values in {**columns, "alive": True}.items():
+            table[name][:] = values
         self.payload, self.table = payload, table
         self._rebuilt()
 
@@ -89,63 +88,83 @@ class Contents:
 
     def bytes_for(self, rollouts: Rollouts) -> Int:
         """Bytes each rollout will need at most, (n,)."""
-        return incoming_bytes(rollouts) + self.table.row_bytes
+        handles = len(rollouts.extras) - len(self.payload.extras)  # more than now, when the table is made anew
+        return incoming_bytes(rollouts) + self.table.row_bytes + HANDLE_BYTES * handles
 
-    def append(self, rollouts: Rollouts, book: Mapping[str, Any]) -> Int:
+    def bytes_of(self, rows: Int) -> Int:
+        """Bytes that rows take when they share nothing, (n,)."""
+        table = self.table
+        total = TOKEN_BYTES * table["length"][rows].astype(np.int64) + table.row_bytes
+        for name, blobs in self.payload.extras.items():
+            handles = table[handle_name(name)][rows]
+            total += np.where(handles < 0, 0, blobs.arena.item_bytes * blobs.arena.lengths(handles))
+        return total
+
+    def append(self, rollouts: Rollouts, ids: Int, book: Mapping[str, Any]) -> Int:
         """Add rows without their payload, which `fill` brings when there is room; returns their row numbers.
 
-        What an index raises about them leaves everything as it was.
+        `book`: priority and, where they are not those of rows that come now, other columns. After an error, also one
+        of an index, `withdraw` them.
         """
         if not len(self) and extra_layouts(rollouts) != self.payload.layouts:
             self.empty(rollouts)
-        n = len(rollouts)
-        if self.table.needs_room(n):
+        n, table = len(rollouts), self.table
+        if table.needs_room(n):
             self.compact(n)
-        columns = dict(book)
-        for name in ROWS:
-            columns[name] = getattr(rollouts, name)
-        columns["source_code"] = self.table.code_of(rollouts.source)
-        columns["length"] = rollouts.offsets[1:] - rollouts.offsets[:-1]
-        rows = self.table.append(n, columns)
-        try:
-            self._changed(rows)
-        except BaseException:
-            self.table.forget(n)
-            self._rebuilt()
-            raise
+        settled: dict[str, Any] = {"insert_step": self.train_step, **book}
+        settled["source_code"] = table.code_of(rollouts.source)
+        settled.setdefault("group_rows", group_sizes(rollouts.group_id))
+        start = table.append(n)
+        various = {name: values for name, values in settled.items() if isinstance(values, np.ndarray)}
+        self.kernels.append(table, start, rollouts, ids, settled | dict.fromkeys(various, 0))
+        for name, values in various.items():
+            table[name][start:] = values
+        rows = np.arange(start, start + n)
+        self._changed(rows)
         return rows
 
-    def fill(self, rollouts: Rollouts, rows: Int) -> None:
-        """Copy the payload of the last appended rows that are still there."""
-        chosen, kept = None, self.table["alive"][rows]
-        if not kept.all():
+    def withdraw(self, first_id: int) -> None:
+        """Take back rows from this rollout id on, whatever has become of them."""
+        table = self.table
+        new = np.arange(np.searchsorted(table["rollout_id"], first_id), table.span)
+        rows = new[table["alive"][new]]
+        departed, first = self.kernels.kill(table, rows, table.first)
+        table.count_dead(len(rows), first)
+        self.payload.release(departed.handles)
+        self.compact()
+
+    def fill(self, rollouts: Rollouts, rows: Int, kinds: NDArray[np.int8] | None) -> None:
+        """Copy the payload of the last appended rows that are still there; `kinds`: see `Kernels.inspect`."""
+        table, chosen = self.table, None
+        kept = table["alive"][table.span - len(rows) :]
+        if np.count_nonzero(kept) < len(rows):
             chosen = np.flatnonzero(kept)
             rows = rows[chosen]
         if not len(rows):
             return
-        try:
-            handles = self.payload.put(rollouts, chosen)
-        except BaseException:
-            self.drop(rows)
-            raise
+        handles = self.payload.put(rollouts, kinds, chosen)
         for name, values in handles.items():
-            self.table[name][rows] = values
+            if chosen is None:
+                table[name][-len(rows) :] = values
+            else:
+                table[name][rows] = values
 
-    def drop(self, rows: Int) -> None:
+    def drop(self, rows: Int) -> Departed:
         """Remove live rows and their payload; row numbers stay as they are."""
-        handles = {name: self.table[name][rows] for name in ("payload", "prompt", *self.payload.handle_names)}
-        self.payload.release(handles)
-        self.table.kill(rows)
+        departed, first = self.kernels.kill(self.table, rows, self.table.first)
+        self.table.count_dead(len(rows), first)
+        self.payload.release(departed.handles)
         self._changed(rows)
+        return departed
 
     def settle(self) -> None:
         """Compact when enough rows are dead: the only time, besides `append`, when row numbers change."""
         if self.table.is_worn():
             self.compact()
 
-    def compact(self, room: int = 0) -> None:
-        """Renumber the rows 0 to n - 1 and make room for more."""
-        self.table.compact(room)
+    def compact(self, room: int = 0, *, exact: bool = False) -> None:
+        """Renumber the rows 0 to n - 1 and make room for more; `exact`: take the memory that a new table would take."""
+        self.table.compact(room, exact=exact)
         self._rebuilt()
 
     def write(self, rows: Int, columns: Mapping[str, Any]) -> None:
@@ -154,11 +173,12 @@ class Contents:
             self.table[name][rows] = values
         self._changed(rows)
 
-    def used(self, rows: Int, correct_above: float) -> tuple[Int, NDArray[np.float64], Int]:
-        """Count a draw of rows, repeats one by one; returns what `Kernels.count_draw` does."""
-        counted = self.kernels.count_draw(rows, self.table, self.train_step, correct_above)
-        self._changed(rows)
-        return counted
+    def draw(self, rows: Int, correct_above: float) -> Drawn | None:
+        """Gather rows and count them as drawn; None, and nothing is done, when one of them is not live."""
+        drawn = self.kernels.draw(self.table, rows, self.train_step, correct_above)
+        if drawn is not None:
+            self._changed(rows)
+        return drawn
 
     def rollouts(self, row: Mapping[str, NDArray[Any]], out: Workspace) -> Rollouts:
         """Packed rollouts for columns gathered from the table; a copy."""
@@ -175,11 +195,15 @@ class Contents:
 
     def source_names(self, codes: NDArray[np.int32]) -> NDArray[np.str_]:
         """Names of data sets by their codes."""
-        return np.array(self.table.sources or ("",), np.str_)[codes]
+        if self._names[0] is not self.table.sources:
+            self._names = self.table.sources, np.array(self.table.sources or ("",), np.str_)
+        return self._names[1][codes]
 
     def _changed(self, rows: Int) -> None:
-        for index in self._indexes:
-            index.changed(self.columns, rows)
+        if self._indexes:
+            columns = self.columns
+            for index in self._indexes:
+                index.changed(columns, rows)
 
     def _rebuilt(self) -> None:
         for index in self._indexes:
@@ -188,7 +212,7 @@ class Contents:
 
 def group_sizes(group_id: Int) -> Int | int:
     """For every row how many rows share its group; one number when all do."""
-    if len(group_id) and (group_id == group_id[0]).all():
+    if len(group_id) and all_the_same(group_id):
         return len(group_id)
     _, which, counts = np.unique(group_id, return_inverse=True, return_counts=True)
     return np.asarray(counts[which.reshape(-1)])

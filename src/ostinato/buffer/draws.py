@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
+from ostinato.buffer.kernels import Drawn
 from ostinato.buffer.sampling import Picked, PromptStrategy, Sampler
 from ostinato.errors import DataError
 from ostinato.protocols import Draw
-from ostinato.ragged import row_numbers
+from ostinato.ragged import described, row_numbers
 from ostinato.rollouts import concatenate
-from ostinato.staleness import residence, staleness
 
 Int = NDArray[np.int64]
 
@@ -22,14 +22,15 @@ Int = NDArray[np.int64]
 def checked_pick(
     sampler: Sampler, columns: Columns, n: int | None, rng: np.random.Generator
 ) -> tuple[Int, NDArray[np.float64] | None]:
-    """Rows a sampler chose, and their importance weights. Raises `DataError` unless they are n live rows."""
+    """Rows a sampler chose, and their importance weights. Raises `DataError` unless they are n row numbers."""
     picked, name = sampler(columns, n, rng), type(sampler).__name__
     rows, weights = (picked.rows, picked.importance_weights) if isinstance(picked, Picked) else (picked, None)
-    rows = row_numbers(rows, columns.span)
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.int64 or rows.ndim != 1:
+        rows = row_numbers(rows, columns.span)
     if n is not None and len(rows) != n:
         raise DataError(f"{name} returned {len(rows)} rows, expected {n}")
-    if not columns.alive[rows].all():
-        raise DataError(f"{name} returned a row whose rollout has left; Columns.select gives live rows")
+    if weights is not None and (weights.dtype != np.float64 or weights.shape != rows.shape):
+        raise DataError(f"{name} returned weights {described(weights)}, expected float64 {rows.shape}")
     return rows, weights
 
 
@@ -50,17 +51,15 @@ def rows_of_prompts(
     return np.concatenate(chosen)
 
 
-def draw_columns(
-    row: Mapping[str, NDArray[Any]], before: Int, weights: NDArray[np.float64] | None, train_step: int
-) -> dict[str, NDArray[Any]]:
-    """The columns of `Draw` for gathered columns of its rows; `before`: uses, and steps since the last one."""
+def draw_columns(drawn: Drawn, weights: NDArray[np.float64] | None) -> dict[str, NDArray[Any]]:
+    """The columns of `Draw`."""
     return {
-        "rollout_ids": row["rollout_id"],
-        "importance_weights": np.ones(before.shape[1]) if weights is None else weights,
-        "staleness": staleness(train_step, row["policy_version_min"]),
-        "residence": residence(train_step, row["insert_step"]),
-        "uses": before[0],
-        "steps_since_last_use": before[1],
+        "rollout_ids": drawn.row["rollout_id"],
+        "importance_weights": np.ones(len(drawn.uses)) if weights is None else weights,
+        "staleness": drawn.staleness,
+        "residence": drawn.residence,
+        "uses": drawn.uses,
+        "steps_since_last_use": drawn.since,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished files of dead writers; those of living ones are locked."""
     for left in directory.glob(f"{PREFIX}*{SUFFIX}"):
         with suppress(OSError), open(left, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file.fileno())
             left.unlink()
 
 
@@ -65,7 +65,16 @@ def _locked_temporary(directory: Path) -> tuple[int, str]:
     while True:
         handle, name = tempfile.mkstemp(dir=directory, prefix=PREFIX, suffix=SUFFIX)
         with suppress(OSError):  # a file system without locks: nobody removes it then
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         if os.fstat(handle).st_nlink:
             return handle, name
         os.close(handle)  # another writer took it for left over before it was locked
+
+
+def _lock(handle: int) -> None:
+    """Lock a file until it is closed. Raises `OSError` when another process has it, or where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:  # no POSIX system: the import of this module must work all the same
+        raise OSError(errno.ENOLCK, "no file locks on this system") from None
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
-from ostinato.buffer.contents import ROWS
-from ostinato.buffer.payload import Payload, handle_name
-from ostinato.buffer.snapshot import Chunks, SnapshotFile, save_arrays
+from ostinato.buffer.payload import MASK, Payload, handle_name
+from ostinato.buffer.snapshot import Chunks, SnapshotFile, dtype_of, dtype_text, save_arrays
 from ostinato.buffer.state import install, read_state, small_arrays
+from ostinato.buffer.tally import ROWS
 from ostinato.errors import CheckpointError
 from ostinato.ragged import offsets_of
-from ostinato.rollouts import TOKEN_COLUMNS
 
 if TYPE_CHECKING:
     from ostinato.buffer.keeper import Keeper
@@ -31,13 +30,17 @@ TABLE_COLUMNS = (*ROWS, "source_code", "length")
 def save_buffer(buffer: Keeper, path: str | Path, generators: Mapping[str, np.random.Generator]) -> int:
     """Write everything; returns the bytes of the file."""
     contents = buffer._contents
+    contents.compact(exact=True)  # as it will be loaded: both go on alike, to the last bit
     table, payload = contents.table, contents.payload
     row = table.gather(table.live())
     arrays: dict[str, NDArray[Any] | Chunks] = dict(small_arrays(buffer))
     arrays |= {f"rows.{name}": row[name] for name in TABLE_COLUMNS}
     arrays["tokens.lengths"] = payload.tokens.lengths(row["payload"])
-    for name in TOKEN_COLUMNS:
+    for name in payload.tokens.blocks:
         arrays[f"tokens.{name}"] = _column(payload.tokens, name, row["payload"])
+    masked = np.flatnonzero(row["mask"] >= 0)
+    arrays |= {"masks.rows": masked, "masks.lengths": payload.masks.lengths(row["mask"][masked])}
+    arrays["masks.values"] = _column(payload.masks, MASK, row["mask"][masked])
     for name, blobs, handles in _shared(payload, row):
         used, index = np.unique(handles, return_inverse=True)
         arrays |= {f"{name}.lengths": blobs.arena.lengths(used), f"{name}.index": index.reshape(-1)}
@@ -46,7 +49,8 @@ def save_buffer(buffer: Keeper, path: str | Path, generators: Mapping[str, np.ra
         "kind": KIND,
         "format": FORMAT,
         "extras": {
-            name: [payload.layouts[name], blobs.dtype.str, *blobs.shape] for name, blobs in payload.extras.items()
+            name: [payload.layouts[name], dtype_text(name, dtype), *shape]
+            for name, (dtype, shape) in payload.kinds.items()
         },
         "generators": {name: _plain(rng.bit_generator.state) for name, rng in generators.items()},
     }
@@ -63,7 +67,7 @@ def load_buffer(buffer: Keeper, path: str | Path) -> dict[str, np.random.Generat
             payload, handles = _payload(file, buffer)
             columns = {name: file.read(f"rows.{name}") for name in TABLE_COLUMNS} | handles
             small = {name: file.read(name) for name in file.sections if name.split(".")[0] in SMALL}
-            saved = read_state(small, payload, columns, small["sources"].tolist(), statistics=buffer.statistics)
+            saved = read_state(small, payload, columns, small["sources"].tolist(), buffer=buffer)
             generators = {name: _generator(state) for name, state in file.header["generators"].items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointError(f"{path} is not a whole buffer: {error}") from error
@@ -77,12 +81,15 @@ SMALL = {"counters", "sources", "limiter", "statistics", "book", "part"}
 def _payload(file: SnapshotFile, buffer: Keeper) -> tuple[Payload, dict[str, NDArray[Any]]]:
     kernels = buffer._contents.kernels
     extras = file.header["extras"]
-    samples = {name: np.empty((0, *shape), dtype) for name, (_, dtype, *shape) in extras.items()}
+    samples = {name: np.empty((0, *shape), dtype_of(dtype)) for name, (_, dtype, *shape) in extras.items()}
     payload = Payload({name: layout for name, (layout, *_) in extras.items()}, samples, kernels)
     handles: dict[str, NDArray[Any]] = {}
     handles["payload"], memory = payload.tokens.reserve(file.read("tokens.lengths"))
-    for name in TOKEN_COLUMNS:
+    for name in payload.tokens.blocks:
         file.read(f"tokens.{name}", memory[name])
+    handles["mask"] = np.full(len(handles["payload"]), -1)
+    handles["mask"][file.read("masks.rows")], memory = payload.masks.reserve(file.read("masks.lengths"))
+    file.read("masks.values", memory[MASK])
     for name, blobs, _ in _shared(payload, None):
         handles[name], values = blobs.reserve(file.read(f"{name}.lengths"), file.read(f"{name}.index"))
         file.read(f"{name}.values", values)

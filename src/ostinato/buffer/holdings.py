@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.contents import Contents
+from ostinato.buffer.payload import incoming_bytes
 from ostinato.buffer.retention import Eviction, Rule
+from ostinato.buffer.settings import check_whole
 from ostinato.buffer.statistics import BufferStatistics
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
 
 Int = NDArray[np.int64]
@@ -30,10 +32,9 @@ class Holdings:
 
     def set_capacity(self, capacity: int, capacity_bytes: int | None) -> None:
         """Hold this much from the next `make_room` on."""
-        if capacity < 1:
-            raise ConfigError(f"capacity must be at least 1 rollout, got {capacity}")
-        if capacity_bytes is not None and capacity_bytes < 1:
-            raise ConfigError(f"capacity_bytes must be at least 1, got {capacity_bytes}")
+        check_whole("capacity", capacity, least=1)
+        if capacity_bytes is not None:
+            check_whole("capacity_bytes", capacity_bytes, least=1)
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
 
     def check_size(self, rollouts: Rollouts) -> None:
@@ -54,23 +55,28 @@ class Holdings:
         self.leave(self.eviction.victims(columns, len(contents) - self.capacity, len(rows)))
         if self.capacity_bytes is None:
             return
-        needed = contents.bytes_for(entering) - contents.table.row_bytes if entering is not None else NONE
+        needed = incoming_bytes(entering) if entering is not None else NONE
         while len(contents):
             waiting = needed[contents.table["alive"][rows]] if len(rows) else NONE
-            over = contents.nbytes + int(waiting.sum()) - self.capacity_bytes
-            if over <= 0:
+            total = contents.nbytes + int(waiting.sum())
+            if total <= self.capacity_bytes:
                 return
-            mean = (contents.nbytes + int(waiting.sum())) / len(contents)
-            # Half of what the mean asks for, so that large rows are not let go in place of small ones.
-            count = min(max(1, int(0.5 * over / mean)), len(contents))
-            self.leave(self.eviction.next_victims(columns, count))
+            self.leave(self._next_victims(total - self.capacity_bytes, total / len(contents)))
+
+    def _next_victims(self, over: int, mean: float) -> Int:
+        """As many of those who leave next as are certainly not too many: one, or all that fit in the bytes to free."""
+        columns = self.contents.columns
+        count = max(1, min(int(over / mean), len(columns)))
+        rows = self.eviction.next_victims(columns, count)
+        while len(rows) > 1 and (freed := int(self.contents.bytes_of(rows).sum())) > over:
+            rows = self.eviction.next_victims(columns, max(1, len(rows) * over // (2 * freed)))
+        return rows
 
     def leave(self, rows: Int) -> None:
         """Remove live rows and remember how often they were used."""
         if len(rows):
-            table = self.contents.table
-            self.statistics.left(table["uses"][rows], table["length"][rows])
-            self.contents.drop(rows)
+            departed = self.contents.drop(rows)
+            self.statistics.left(departed.uses, departed.lengths)
 
     def write(self, ids: Int, columns: Mapping[str, NDArray[Any]]) -> int:
         """Set columns of the rollouts that are still there; returns how many, the others are counted."""
@@ -104,6 +110,8 @@ class Holdings:
 
     def check_step(self, train_step: int) -> None:
         """Raise `DataError` for a train step before the latest one."""
+        if not isinstance(train_step, (int, np.integer)):
+            raise DataError(f"train step is {train_step!r}, expected a whole number")
         now = self.contents.train_step
         if train_step < now:
             raise DataError(f"train step {train_step} comes after train step {now}: steps must not fall")

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.admission import Admission, admitted
-from ostinato.buffer.checks import check_ids, check_incoming, check_priorities, check_written
+from ostinato.buffer.checks import check_extras, check_ids, check_priorities, check_written, find_fault
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.contents import Contents, Index, group_sizes
+from ostinato.buffer.contents import Contents, Index
 from ostinato.buffer.files import load_buffer, save_buffer
 from ostinato.buffer.holdings import Holdings
 from ostinato.buffer.kernels import kernels as make_kernels
@@ -105,7 +105,7 @@ class Keeper:
 
     def check_add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> None:
         """Raise the `DataError` that `add` would raise (all but those of a priority function)."""
-        self._admitted(rollouts, train_step, priorities)
+        self._inspect(self._admitted(rollouts, train_step, priorities)[2], train_step)
 
     def add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> Int:
         """Copy rollouts in at this train step; returns their rollout ids, int64 (n,), -1 where admission refused.
@@ -113,23 +113,25 @@ class Keeper:
         `priorities`: finite numbers >= 0, one a rollout; left out, the sampler says what new rollouts get.
         """
         positions, refused, entering, given = self._admitted(rollouts, train_step, priorities)
+        kinds = self._inspect(entering, train_step)
         n, contents = len(entering), self._contents
-        ids = self._first_id + self._id_stride * (self._added + np.arange(n))
-        book = {"rollout_id": ids, "insert_step": train_step, "uses": 0, "last_use_step": -1}
-        book["group_rows"] = group_sizes(entering.group_id)
-        book["priority"] = self._new_priority() if given is None else given
+        first = self._first_id + self._id_stride * self._added
+        ids = np.arange(first, first + self._id_stride * n, self._id_stride)
+        priority = self._new_priority() if given is None else given
         before, contents.train_step = contents.train_step, train_step
         try:
-            rows = contents.append(entering, book)
-        except BaseException:
+            rows = contents.append(entering, ids, {"priority": priority})
+            self._holdings.advance(train_step)  # what is expired makes room before anything else does
+            self._holdings.make_room(entering, rows)
+            contents.fill(entering, rows, kinds)
+        except BaseException:  # of a rule, an eviction order or an index
+            contents.withdraw(first)
             contents.train_step = before
+            self._holdings.look_again()
             raise
         self._added += n
         self._inserted += n
         self.statistics.admitted(n, refused)
-        self._holdings.advance(train_step)  # what is expired makes room before anything else does
-        self._holdings.make_room(entering, rows)
-        contents.fill(entering, rows)
         contents.settle()
         if n == len(rollouts):
             return ids
@@ -259,5 +261,14 @@ class Keeper:
             raise DataError(f"the queue holds {len(self)} of {self.capacity}: {n} more do not fit; ask can_add first")
         self._holdings.check_size(rollouts)
         self._holdings.check_step(train_step)
-        check_incoming(rollouts, train_step, self._contents.payload.layouts if len(self) else None)
+        if len(self):
+            check_extras(rollouts, self._contents.payload.layouts)
         return entering, refused, rollouts, given
+
+    def _inspect(self, rollouts: Rollouts, train_step: int) -> NDArray[np.int8] | None:
+        """How each rollout is to be stored. Raises `DataError` for numbers that are not finite or from the future."""
+        try:
+            return self._contents.kernels.inspect(rollouts, train_step)
+        except FloatingPointError:
+            find_fault(rollouts, train_step)
+            raise

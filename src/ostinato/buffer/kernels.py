@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.repeats import occurrence
 from ostinato.errors import ConfigError, MissingExtraError
-from ostinato.ragged import gather_positions
+from ostinato.rollouts import Rollouts
 
 Int = NDArray[np.int64]
+
+LAST_STEP = np.iinfo(np.int64).max
+
+Columns = Mapping[str, NDArray[Any]]
+"""C-contiguous arrays of equal length by name: the token columns of `Rollouts`, or those of an arena."""
 
 
 class Blocks:
@@ -53,16 +59,62 @@ class Spans(Protocol):
     blocks: dict[str, Blocks]
 
 
+class Stored(Protocol):
+    """Where rollouts lie: what follows the prompt, its mask where that is kept, and the prompt."""
+
+    @property
+    def tokens(self) -> Spans: ...
+
+    @property
+    def masks(self) -> Spans: ...
+
+    @property
+    def prompt_spans(self) -> Spans: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Rows of a table as they stood before they were drawn, and what a draw counts.
+
+    `row`: columns by name, (n,). `uses`, `since`, `staleness`, `residence` int64 (n,): uses before, repeats counted in
+    order, train steps since the last one, -1: never, since the oldest weights, since insertion. `sums`: what `tally`
+    names. `by_source`: rows of each source.
+    """
+
+    row: dict[str, NDArray[Any]]
+    uses: Int
+    since: Int
+    staleness: Int
+    residence: Int
+    sums: NDArray[np.float64]
+    by_source: Int
+
+
+class Departed(NamedTuple):
+    """Rows that left: uses and tokens, (n,), and the handles of their payload, (handle columns, n)."""
+
+    uses: Int
+    lengths: NDArray[np.int32]
+    handles: Int
+
+
 class TableBlocks(Protocol):
     """The scalar columns of a buffer, by name and in blocks of one dtype."""
 
     sources: tuple[str, ...]
+    handle_names: tuple[str, ...]
     blocks: dict[str, NDArray[Any]]
+
+    @property
+    def span(self) -> int: ...
 
     def __getitem__(self, name: str) -> NDArray[Any]: ...
 
     def place(self, name: str) -> int:
         """Where a column stands in its block."""
+
+    def named(self, blocks: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Columns by name, out of blocks of this layout."""
 
 
 class Kernels(Protocol):
@@ -75,125 +127,59 @@ class Kernels(Protocol):
     ) -> None:
         """Copy spans from blocks to blocks."""
 
-    def put(self, to: Blocks, block: Int, place: Int, array: NDArray[Any], starts: Int, lengths: Int) -> None:
-        """Copy spans of a C-contiguous array to blocks."""
+    def put(self, of: Spans, column: str, handles: Int, array: NDArray[Any], starts: Int) -> None:
+        """Copy spans of a C-contiguous array to where the spans of these handles are."""
 
     def get(self, array: NDArray[Any], starts: Int, of: Spans, column: str, handles: Int) -> None:
         """Copy spans, by handle, to a C-contiguous array."""
 
-    def get_tokens(
-        self, out: dict[str, NDArray[Any]], starts: Int, of: Spans, handles: Int, prompts: Spans, prompt_handles: Int
-    ) -> None:
-        """Copy rollouts to flat token columns: the prompt, whose mask and log-probs are 0, and what follows it."""
+    def enter(
+        self, of: Spans, handles: Int, sources: Columns, starts: Int, lengths: Int, slab: int, place: int, room: int
+    ) -> int:
+        """Put spans one after the other into a slab from `place` on: their items; -1, not done, beyond `room` items."""
 
-    def count_draw(
-        self, rows: Int, table: TableBlocks, train_step: int, correct_above: float
-    ) -> tuple[Int, NDArray[np.float64], Int]:
-        """Count draws of rows in the table's columns `uses` and `last_use_step`, repeats one by one.
+    def leave(self, of: Spans, handles: Int) -> tuple[int, int]:
+        """Mark spans as free when all stand in one slab: that slab and their items, otherwise, not done, (-1, 0)."""
 
-        Returns what stood there before, uses and train steps since the last use (-1: never), int64 (2, n); the sums
-        that `tally` names; and how many rows came from each source.
+    def get_tokens(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, packed: bool) -> None:
+        """Copy rollouts, by the handles in `row`, to flat token columns from `starts` on, ascending.
+
+        `packed`: they fill the columns without a gap; otherwise `pad` has been called before.
         """
 
-    def dirty_prompts(self, mask: Any, logprobs: Any, offsets: Int, prompt_length: Any) -> NDArray[np.bool_] | None:
-        """Where a prompt has a true mask or log-probs other than 0, bool (n,); None: nowhere."""
+    def pad(self, out: Columns, starts: Int, lengths: Int, token: int) -> None:
+        """Fill what stands beside the rows of arrays (n, width): tokens with `token`, the others with 0."""
 
-    def all_equal(self, values: NDArray[np.uint8], starts: Int, lengths: Int, item: int) -> bool:
-        """Whether all spans of items of `item` bytes certainly hold the same bytes; False may mean: not looked."""
-
-
-class NumpyKernels:
-    """One slice assignment a span."""
-
-    name = "numpy"
-
-    def copy(
-        self, to: Blocks, to_block: Int, to_start: Int, of: Blocks, of_block: Int, of_start: Int, lengths: Int
+    def append(
+        self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
     ) -> None:
-        """See `Kernels.copy`."""
-        targets: list[Any] = to.arrays
-        sources: list[Any] = of.arrays
-        for i, a, j, b, n in _lists(to_block, to_start, of_block, of_start, lengths):
-            if n:
-                targets[i][a : a + n] = sources[j][b : b + n]
+        """Write new rows from `start` on: columns and ids of rollouts, `settled` columns, never used, no handles."""
 
-    def put(self, to: Blocks, block: Int, place: Int, array: NDArray[Any], starts: Int, lengths: Int) -> None:
-        """See `Kernels.put`."""
-        targets: list[Any] = to.arrays
-        for i, a, b, n in _lists(block, place, starts, lengths):
-            if n:
-                targets[i][a : a + n] = array[b : b + n]
+    def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
+        """Mark rows as dead: what is left to do about them, and the first live row from `first` on (span: none)."""
 
-    def get(self, array: NDArray[Any], starts: Int, of: Spans, column: str, handles: Int) -> None:
-        """See `Kernels.get`."""
-        sources: list[Any] = of.blocks[column].arrays
-        for a, i, b, n in _lists(starts, *of.spans[:, handles]):
-            if n:
-                array[a : a + n] = sources[i][b : b + n]
+    def draw(self, table: TableBlocks, rows: Int, train_step: int, correct_above: float) -> Drawn | None:
+        """Gather rows and count them as drawn, repeats one by one; None, and nothing is done, when one is not live."""
 
-    def get_tokens(
-        self, out: dict[str, NDArray[Any]], starts: Int, of: Spans, handles: Int, prompts: Spans, prompt_handles: Int
-    ) -> None:
-        """See `Kernels.get_tokens`."""
-        prompt = prompts.spans[2, prompt_handles]
-        self.get(out["tokens"], starts, prompts, "values", prompt_handles)
-        for name in ("loss_mask", "behavior_logprobs"):
-            array = out[name]
-            for a, n in _lists(starts, prompt):
-                array[a : a + n] = 0
-        for name in out:
-            self.get(out[name], starts + prompt, of, name, handles)
+    def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
+        """How each rollout is to be stored, (n,), by the numbers in `tally`; None: all are plain.
 
-    def count_draw(
-        self, rows: Int, table: TableBlocks, train_step: int, correct_above: float
-    ) -> tuple[Int, NDArray[np.float64], Int]:
-        """See `Kernels.count_draw`."""
-        repeat, last = occurrence(rows), table["last_use_step"][rows]
-        since = np.where(repeat > 0, 0, np.where(last < 0, -1, train_step - last))
-        before = np.stack([table["uses"][rows] + repeat, since])
-        np.add.at(table["uses"], rows, 1)
-        table["last_use_step"][rows] = train_step
-        new = since == -1
-        sums = np.array(
-            [
-                (train_step - table["policy_version_min"][rows]).sum(),
-                since.sum() + np.count_nonzero(new),
-                np.count_nonzero(new),
-                np.count_nonzero(repeat),
-                np.count_nonzero(table["reward"][rows] > correct_above),
-                np.count_nonzero(table["group_reward_std"][rows] > 0),
-            ],
-            np.float64,
-        )
-        return before, sums, np.bincount(table["source_code"][rows], minlength=len(table.sources))
+        Raises `FloatingPointError` when a log-prob, a reward, its mean or deviation, or an advantage is not finite, or
+        a policy version is above the train step or the oldest above the newest.
+        """
 
-    def dirty_prompts(self, mask: Any, logprobs: Any, offsets: Int, prompt_length: Any) -> NDArray[np.bool_] | None:
-        """See `Kernels.dirty_prompts`."""
-        n = len(prompt_length)
-        bounds = np.empty(2 * n + 1, np.int64)
-        bounds[0::2] = offsets
-        bounds[1::2] = offsets[:-1] + prompt_length
-        positions, _ = gather_positions(bounds, 2 * np.arange(n))
-        dirty = mask[positions] | (logprobs[positions] != 0)
-        if not dirty.any():
-            return None
-        result = np.zeros(n, np.bool_)
-        result[np.searchsorted(offsets, positions[dirty], "right") - 1] = True
-        return result
-
-    def all_equal(self, values: NDArray[np.uint8], starts: Int, lengths: Int, item: int) -> bool:
-        """See `Kernels.all_equal`; to look would cost numpy as much as it could save."""
-        return len(starts) == 1
-
-
-def item_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Bytes of one item of this dtype and shape."""
-    return dtype.itemsize * math.prod(shape)
+    def all_equal(self, array: NDArray[Any], starts: Int, lengths: Int) -> bool:
+        """Whether all spans of a C-contiguous array certainly hold the same bytes; False may mean: not looked."""
 
 
 def address(array: NDArray[Any]) -> int:
     """Where the memory of an array begins."""
     return int(array.__array_interface__["data"][0])
+
+
+def item_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Bytes of one item of this dtype and shape."""
+    return dtype.itemsize * math.prod(shape)
 
 
 def kernels(kind: str = "auto", threads: int = 1) -> Kernels:
@@ -208,6 +194,8 @@ def kernels(kind: str = "auto", threads: int = 1) -> Kernels:
     if kind == "numba" and not _has_numba():
         raise MissingExtraError("numba", "fast")
     if kind == "numpy" or not _has_numba():
+        from ostinato.buffer.numpy_kernels import NumpyKernels
+
         return NumpyKernels()
     from ostinato.buffer.numba_kernels import NumbaKernels
 
@@ -217,7 +205,3 @@ def kernels(kind: str = "auto", threads: int = 1) -> Kernels:
 @cache
 def _has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
-
-
-def _lists(*columns: Int) -> Any:
-    return zip(*(column.tolist() for column in columns), strict=True)

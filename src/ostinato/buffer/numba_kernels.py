@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer import compiled
-from ostinato.buffer.kernels import Blocks, Spans, TableBlocks, address
-from ostinato.buffer.tally import SUMS
+from ostinato.buffer import compiled, compiled_rows
+from ostinato.buffer.kernels import (
+    LAST_STEP,
+    Blocks,
+    Columns,
+    Departed,
+    Drawn,
+    Spans,
+    Stored,
+    TableBlocks,
+    address,
+    item_bytes,
+)
+from ostinato.buffer.tally import FINITE_ROWS, ROWS, SUMS
+from ostinato.rollouts import Rollouts
 
 Int = NDArray[np.int64]
 
-COUNTED = ("uses", "last_use_step", "policy_version_min", "reward", "group_reward_std", "source_code")
-"""Columns of the table that counting a draw reads or writes."""
+AGES = ("uses", "last_use_step", "policy_version_min", "insert_step")
+COUNTED = (*AGES, "reward", "group_reward_std", "source_code", "alive")
+"""Columns of the table that a draw reads or writes."""
+
+SETTLED = ("insert_step", "priority", "group_rows", "source_code")
+NEW = ("length", "rollout_id", "uses", "last_use_step", *SETTLED, "alive")
+KILLED = ("uses", "length", "alive")
+"""Columns that an append and a kill read or write."""
+
+_rows_of, _finite_of = attrgetter(*ROWS), attrgetter(*FINITE_ROWS)
 
 LEAST_BYTES_A_THREAD = 1 << 19
 """Below this a second thread costs more than it copies."""
@@ -32,6 +53,8 @@ class NumbaKernels:
         self._pool = ThreadPoolExecutor(threads - 1, "ostinato-copy") if threads > 1 else None
         self._threads = threads
         self._places: Int | None = None
+        self._appended: Int | None = None
+        self._killed: Int | None = None
 
     def copy(
         self, to: Blocks, to_block: Int, to_start: Int, of: Blocks, of_block: Int, of_start: Int, lengths: Int
@@ -39,9 +62,10 @@ class NumbaKernels:
         """See `Kernels.copy`."""
         compiled.copy_spans(to.addresses, to_block, to_start, of.addresses, of_block, of_start, lengths, to.item_bytes)
 
-    def put(self, to: Blocks, block: Int, place: Int, array: NDArray[Any], starts: Int, lengths: Int) -> None:
+    def put(self, of: Spans, column: str, handles: Int, array: NDArray[Any], starts: Int) -> None:
         """See `Kernels.put`."""
-        compiled.put(to.addresses, block, place, address(array), starts, lengths, to.item_bytes)
+        blocks = of.blocks[column]
+        compiled.put(blocks.addresses, of.spans, handles, _bytes(array), starts, blocks.item_bytes)
 
     def get(self, array: NDArray[Any], starts: Int, of: Spans, column: str, handles: Int) -> None:
         """See `Kernels.get`."""
@@ -49,45 +73,102 @@ class NumbaKernels:
         whole = (address(array), starts, blocks.addresses, of.spans, handles, blocks.item_bytes)
         self._shared(compiled.get, whole, starts, array.nbytes)
 
-    def get_tokens(
-        self, out: dict[str, NDArray[Any]], starts: Int, of: Spans, handles: Int, prompts: Spans, prompt_handles: Int
-    ) -> None:
+    def enter(
+        self, of: Spans, handles: Int, sources: Columns, starts: Int, lengths: Int, slab: int, place: int, room: int
+    ) -> int:
+        """See `Kernels.enter`."""
+        columns: list[Any] = []
+        for name, blocks in of.blocks.items():
+            columns += [blocks.addresses, _bytes(sources[name]), blocks.item_bytes]
+        if len(columns) == 3:
+            columns += [*columns[:2], 0]
+        return int(compiled.enter(of.spans, handles, starts, lengths, slab, place, room, *columns))
+
+    def leave(self, of: Spans, handles: Int) -> tuple[int, int]:
+        """See `Kernels.leave`."""
+        slab, items = compiled.leave(of.spans, handles)
+        return slab, items
+
+    def get_tokens(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, packed: bool) -> None:
         """See `Kernels.get_tokens`."""
-        names = ("tokens", "loss_mask", "behavior_logprobs")
         whole = (
-            *[address(out[name]) for name in names],
+            out["tokens"],
+            out["behavior_logprobs"],
+            out["loss_mask"],
             starts,
-            handles,
-            of.spans,
-            *[of.blocks[name].addresses for name in names],
-            prompt_handles,
-            prompts.spans,
-            prompts.blocks["values"].addresses,
+            row["payload"],
+            of.tokens.spans,
+            *[of.tokens.blocks[name].addresses for name in ("tokens", "behavior_logprobs")],
+            row["mask"],
+            of.masks.spans,
+            of.masks.blocks["loss_mask"].addresses,
+            row["prompt"],
+            of.prompt_spans.spans,
+            of.prompt_spans.blocks["values"].addresses,
         )
         self._shared(compiled.get_tokens, whole, starts, 2 * out["tokens"].nbytes)
 
-    def count_draw(
-        self, rows: Int, table: TableBlocks, train_step: int, correct_above: float
-    ) -> tuple[Int, NDArray[np.float64], Int]:
-        """See `Kernels.count_draw`."""
-        before, sums = np.empty((2, len(rows)), np.int64), np.zeros(len(SUMS))
-        by_source = np.zeros(len(table.sources), np.int64)
+    def pad(self, out: Columns, starts: Int, lengths: Int, token: int) -> None:
+        """See `Kernels.pad`."""
+        flat = address(out["behavior_logprobs"]), address(out["loss_mask"])
+        whole = (out["tokens"], *flat, starts, lengths, token)
+        self._shared(compiled.pad, whole, np.arange(len(starts)), 2 * out["tokens"].nbytes)
+
+    def append(
+        self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
+    ) -> None:
+        """See `Kernels.append`."""
+        if self._appended is None:
+            self._appended = np.array([table.place(name) for name in (*ROWS, *NEW)], np.int64)
+        given: list[Any] = [*table.blocks.values(), *_rows_of(rollouts), rollouts.offsets, ids]
+        compiled_rows.append(start, self._appended, *given, *[settled[name] for name in SETTLED])
+
+    def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
+        """See `Kernels.kill`."""
+        if self._killed is None:
+            self._killed = np.array([table.place(name) for name in KILLED], np.int64)
+        handles = np.empty((len(table.handle_names), len(rows)), np.int64)
+        departed = Departed(np.empty(len(rows), np.int64), np.empty(len(rows), np.int32), handles)
+        read: list[Any] = [table.blocks[name] for name in ("integers", "counts", "flags")]
+        read += [self._killed, *departed, first, table.span]
+        return departed, compiled_rows.kill(rows, *read)
+
+    def draw(self, table: TableBlocks, rows: Int, train_step: int, correct_above: float) -> Drawn | None:
+        """See `Kernels.draw`."""
         if self._places is None:
             self._places = np.array([table.place(name) for name in COUNTED], np.int64)
-        integers, numbers, counts = (table.blocks[name] for name in ("integers", "numbers", "counts"))
-        compiled.count_draw(
-            rows, integers, numbers, counts, self._places, train_step, correct_above, before, sums, by_source
+        n = len(rows)
+        drawn = {name: np.empty((len(block), n), block.dtype) for name, block in table.blocks.items()}
+        about, sums = np.empty((4, n), np.int64), np.zeros(len(SUMS))
+        by_source = np.zeros(len(table.sources), np.int64)
+        blocks: list[Any] = [*table.blocks.values(), *drawn.values()]
+        counted: list[Any] = [self._places, train_step, correct_above, about, sums, by_source]
+        if not compiled_rows.draw(rows, *blocks, *counted):
+            return None
+        return Drawn(table.named(drawn), about[0], about[1], about[2], about[3], sums, by_source)
+
+    def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
+        """See `Kernels.inspect`."""
+        kinds = np.empty(len(rollouts), np.int8)
+        greatest = compiled_rows.inspect(
+            np.ascontiguousarray(rollouts.loss_mask),
+            np.ascontiguousarray(rollouts.behavior_logprobs).view(np.int32),
+            rollouts.offsets,
+            rollouts.prompt_length,
+            *_finite_of(rollouts),
+            rollouts.policy_version_min,
+            rollouts.policy_version_max,
+            train_step,
+            kinds,
         )
-        return before, sums, by_source
+        if greatest < 0:
+            raise FloatingPointError
+        return kinds if greatest else None
 
-    def dirty_prompts(self, mask: Any, logprobs: Any, offsets: Int, prompt_length: Any) -> NDArray[np.bool_] | None:
-        """See `Kernels.dirty_prompts`."""
-        dirty = np.zeros(len(prompt_length), np.bool_)
-        return dirty if compiled.dirty_prompts(mask, logprobs, offsets, prompt_length, dirty) else None
-
-    def all_equal(self, values: NDArray[np.uint8], starts: Int, lengths: Int, item: int) -> bool:
+    def all_equal(self, array: NDArray[Any], starts: Int, lengths: Int) -> bool:
         """See `Kernels.all_equal`."""
-        return bool(compiled.all_equal(values, starts, lengths, item))
+        item = item_bytes(array.dtype, array.shape[1:])
+        return bool(compiled_rows.all_equal(_bytes(array), starts, lengths, item))
 
     def _shared(self, kernel: Callable[..., None], arguments: tuple[Any, ...], starts: Int, size: int) -> None:
         """Run a kernel over all spans, in parts of about equal size where there are threads and enough to do."""
@@ -102,3 +183,8 @@ class NumbaKernels:
         kernel(*arguments, 0, cuts[1])
         for other in others:
             other.result()
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of a C-contiguous array."""
+    return (array if array.ndim == 1 else array.reshape(-1)).view(np.uint8)

@@ -13,7 +13,6 @@ from ostinato.buffer.payload import Payload
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import ConfigError, DataError
 from ostinato.ragged import Extra
-from ostinato.rollouts import TOKEN_COLUMNS
 
 Int = NDArray[np.int64]
 
@@ -35,8 +34,11 @@ class RightPadded:
             raise ConfigError(f"multiple_of and width must be at least 1, got {self.multiple_of} and {self.width}")
 
     def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
-        """Width of the batch, and where each row begins in it."""
-        return _width(int(length.max(initial=0)), self.multiple_of, self.width), np.zeros(len(length), np.int64)
+        """Width of the batch, and where each row begins in it. Raises `DataError` for one longer than a given width."""
+        width = _rounded(length, self.multiple_of) if self.width is None else self.width
+        if self.width is not None and length.max(initial=0) > width:
+            raise DataError(f"a rollout of {length.max()} tokens does not fit in a width of {width}")
+        return width, np.zeros(len(length), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,7 @@ class PromptsLeft:
 
     def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
         """Width of the batch, and where each row begins in it."""
-        left = _width(int(prompt.max(initial=0)), self.multiple_of, None)
-        right = _width(int((length - prompt).max(initial=0)), self.multiple_of, None)
+        left, right = _rounded(prompt, self.multiple_of), _rounded(length - prompt, self.multiple_of)
         return left + right, left - prompt
 
 
@@ -107,19 +108,10 @@ def padded(
     lengths, prompt = row["length"].astype(np.int64), row["prompt_length"].astype(np.int64)
     width, starts = layout.columns(prompt, lengths)
     n = len(lengths)
-    arrays = {name: out.array(name, (n, width), dtype) for name, dtype in TOKEN_COLUMNS.items()}
-    arrays["tokens"].fill(layout.pad_token)
-    arrays["loss_mask"].fill(False)
-    arrays["behavior_logprobs"].fill(0)
-    flat = {name: arrays[name].reshape(-1) for name in TOKEN_COLUMNS}
-    payload.write(row, flat, np.arange(n) * width + starts)
+    arrays = payload.padded(row, lengths, starts, (n, width), layout.pad_token, out)
     begin = int((starts + prompt).max(initial=0)) if isinstance(layout, PromptsLeft) else 0
     return {**arrays, "starts": starts, "lengths": lengths, "prompt_width": begin}
 
 
-def _width(longest: int, multiple: int, fixed: int | None) -> int:
-    if fixed is None:
-        return -(-longest // multiple) * multiple
-    if longest > fixed:
-        raise DataError(f"a rollout of {longest} tokens does not fit in a width of {fixed}")
-    return fixed
+def _rounded(lengths: Int, multiple: int) -> int:
+    return -(-int(lengths.max(initial=0)) // multiple) * multiple

@@ -1,8 +1,9 @@
 """What rollouts carry besides their row of scalars: tokens, prompts, extra columns.
 
-Tokens, mask and log-probs after the prompt lie in one arena, 9 bytes a token. A prompt is stored once for all rollouts
-that share it, 4 bytes a token: its mask is False and its log-probs are 0. A rollout whose prompt is not like that (a
-trajectory that begins with tokens of the policy) is stored whole.
+What follows the prompt lies in one arena, 8 bytes a token: tokens and log-probs. Its mask is kept beside, 1 byte a
+token, only where it is not True throughout. A prompt is stored once for all rollouts that share it, 4 bytes a token:
+its mask is False and its log-probs are 0. A rollout whose prompt is not like that (a trajectory that begins with tokens
+of the policy) is stored whole.
 """
 
 from __future__ import annotations
@@ -15,12 +16,23 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
-from ostinato.buffer.kernels import Kernels
+from ostinato.buffer.kernels import Kernels, item_bytes
+from ostinato.buffer.tally import PLAIN, WHOLE
+from ostinato.buffer.texts import HEADER, are_texts, decoded, encoded
 from ostinato.buffer.workspace import Workspace
 from ostinato.ragged import Extra, Ragged, offsets_of
 from ostinato.rollouts import TOKEN_COLUMNS, Rollouts, extra_layouts
 
 TOKEN_BYTES = sum(np.dtype(dtype).itemsize for dtype in TOKEN_COLUMNS.values())
+
+
+MASK = "loss_mask"
+
+HANDLES = ("payload", "mask", "prompt")
+"""The table's columns of handles of the tokens; -1: nothing of the kind is kept."""
+
+NO_MASK = np.full(1, -1)
+NO_MASK.flags.writeable = False
 
 
 def handle_name(extra: str) -> str:
@@ -34,12 +46,18 @@ class Payload:
     def __init__(self, layouts: Mapping[str, str], samples: Mapping[str, Extra], kernels: Kernels) -> None:
         self.layouts = dict(layouts)
         self._kernels = kernels
-        self.tokens = Arena({name: (dtype, ()) for name, dtype in TOKEN_COLUMNS.items()}, kernels)
+        kept = {name: (dtype, ()) for name, dtype in TOKEN_COLUMNS.items()}
+        self.masks = Arena({MASK: kept.pop(MASK)}, kernels)
+        self.tokens = Arena(kept, kernels)
         self.prompts = Blobs(TOKEN_COLUMNS["tokens"], (), kernels)
         self.extras: dict[str, Blobs] = {}
+        self.kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}  # dtype and shape of the items of extras
         for name, column in samples.items():
             values = _values(column)
-            self.extras[name] = Blobs(values.dtype, values.shape[1:], kernels)
+            self.kinds[name] = dtype, shape = values.dtype, values.shape[1:]
+            self.extras[name] = (
+                Blobs(np.uint8, (), kernels) if are_texts(dtype, shape) else Blobs(dtype, shape, kernels)
+            )
 
     @classmethod
     def for_rollouts(cls, rollouts: Rollouts, kernels: Kernels) -> Payload:
@@ -47,16 +65,19 @@ class Payload:
         return cls(extra_layouts(rollouts), rollouts.extras, kernels)
 
     @property
+    def prompt_spans(self) -> Arena:
+        """Where the prompts lie."""
+        return self.prompts.arena
+
+    @property
     def handle_names(self) -> tuple[str, ...]:
-        """Columns of handles that the table must keep besides its own."""
-        return tuple(handle_name(name) for name in self.extras)
+        """Columns of handles that the table must keep."""
+        return (*HANDLES, *(handle_name(name) for name in self.extras))
 
     @property
     def live_bytes(self) -> int:
         """Bytes of what is held, shared values once."""
-        return (
-            self.tokens.live_bytes + self.prompts.live_bytes + sum(blobs.live_bytes for blobs in self.extras.values())
-        )
+        return sum(part.live_bytes for part in self._parts())
 
     @property
     def allocated_bytes(self) -> int:
@@ -64,64 +85,78 @@ class Payload:
         return sum(part.allocated_bytes for part in self._parts())
 
     def _parts(self) -> list[Arena | Blobs]:
-        return [self.tokens, self.prompts, *self.extras.values()]
+        return [self.tokens, self.masks, self.prompts, *self.extras.values()]
 
-    def put(self, rollouts: Rollouts, rows: NDArray[np.int64] | None = None) -> dict[str, NDArray[np.int64]]:
-        """Copy rollouts in, or those `rows` of them; returns the columns of handles."""
-        offsets = rollouts.offsets
-        tokens, mask, logprobs = (np.ascontiguousarray(getattr(rollouts, name)) for name in TOKEN_COLUMNS)
+    def put(
+        self, rollouts: Rollouts, kinds: NDArray[np.int8] | None, rows: NDArray[np.int64] | None = None
+    ) -> dict[str, NDArray[np.int64]]:
+        """Copy rollouts in, or those `rows` of them; returns the columns of handles. `kinds`: see `Kernels.inspect`."""
         kept = rollouts.prompt_length.astype(np.int64)
-        whole = self._kernels.dirty_prompts(mask, logprobs, offsets, rollouts.prompt_length)
-        if whole is not None:
-            kept[whole] = 0
-        starts, ends = offsets[:-1], offsets[1:]
+        if kinds is not None:
+            kept[kinds == WHOLE] = 0
+        starts, ends = rollouts.offsets[:-1], rollouts.offsets[1:]
         if rows is not None:
             starts, ends, kept = starts[rows], ends[rows], kept[rows]
+            kinds = None if kinds is None else kinds[rows]
         after = starts + kept
-        columns = dict(zip(TOKEN_COLUMNS, (tokens, mask, logprobs), strict=True))
+        columns = {name: np.ascontiguousarray(getattr(rollouts, name)) for name in TOKEN_COLUMNS}
         handles = {"payload": self.tokens.put(columns, after, ends - after)}
-        handles["prompt"] = self.prompts.put(tokens, starts, kept)
+        handles["prompt"] = self.prompts.put(columns["tokens"], starts, kept)
+        handles["mask"] = NO_MASK if kinds is None else np.full(len(after), -1)
+        if kinds is not None:
+            own = np.flatnonzero(kinds != PLAIN)
+            handles["mask"][own] = self.masks.put(columns, after[own], (ends - after)[own])
         for name, blobs in self.extras.items():
             handles[handle_name(name)] = self._put_extra(blobs, rollouts.extras[name], rows)
         return handles
 
     def _put_extra(self, blobs: Blobs, column: Extra, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
         values = _values(column)
-        if values.dtype.itemsize > blobs.dtype.itemsize:  # texts, of any width by their layout
-            blobs.widen(values.dtype)
-        values = np.ascontiguousarray(values.astype(blobs.dtype, copy=False))
         bounds = column.offsets if isinstance(column, Ragged) else np.arange(len(column) + 1)
+        if are_texts(values.dtype, values.shape[1:]):
+            values, bounds = encoded(values, bounds)
+        values = np.ascontiguousarray(values)
         starts, lengths = bounds[:-1], np.diff(bounds)
         if rows is not None:
             starts, lengths = starts[rows], lengths[rows]
         return blobs.put(values, starts, lengths)
 
-    def release(self, handles: Mapping[str, NDArray[np.int64]]) -> None:
-        """Let go of rows with these handles; a negative handle is of a row that was never put."""
-        self.tokens.release(_held(handles["payload"]))
-        self.prompts.release(_held(handles["prompt"]))
-        for name, blobs in self.extras.items():
-            blobs.release(_held(handles[handle_name(name)]))
+    def release(self, handles: NDArray[np.int64]) -> None:
+        """Let go of rows with these handles, (handle columns, n); a negative handle is of a row that was never put."""
+        payload, masks, prompts, *extras = handles
+        self.tokens.release(payload)
+        if self.masks.live_items:
+            self.masks.release(masks)
+        self.prompts.release(prompts)
+        for blobs, own in zip(self.extras.values(), extras, strict=True):
+            blobs.release(own)
 
     def packed(
         self, handles: Mapping[str, NDArray[Any]], lengths: NDArray[Any], out: Workspace
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Extra]]:
         """Token columns, with `offsets`, and extra columns of rows, one after the other."""
         offsets = offsets_of(lengths)
-        total = int(offsets[-1])
-        columns: dict[str, NDArray[Any]] = {
-            name: out.array(name, (total,), dtype) for name, dtype in TOKEN_COLUMNS.items()
-        }
-        self.write(handles, columns, offsets[:-1])
+        total = (int(offsets[-1]),)
+        columns = _token_arrays(out, total)
+        self._kernels.get_tokens(columns, offsets[:-1], self, handles, packed=True)
         columns["offsets"] = offsets
         return columns, {name: self.extra(name, handles, out) for name in self.extras}
 
-    def write(
-        self, handles: Mapping[str, NDArray[Any]], columns: dict[str, NDArray[Any]], starts: NDArray[np.int64]
-    ) -> None:
-        """Copy the token columns of rows to flat arrays, row i to `starts[i]`, ascending."""
-        prompts = self.prompts.arena
-        self._kernels.get_tokens(columns, starts, self.tokens, handles["payload"], prompts, handles["prompt"])
+    def padded(
+        self,
+        handles: Mapping[str, NDArray[Any]],
+        lengths: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        shape: tuple[int, int],
+        pad_token: int,
+        out: Workspace,
+    ) -> dict[str, NDArray[Any]]:
+        """Token columns of rows in arrays of this shape (n, width), row i from column `starts[i]` on."""
+        columns = _token_arrays(out, shape)
+        self._kernels.pad(columns, starts, lengths, pad_token)
+        flat = {name: array.reshape(-1) for name, array in columns.items()}
+        self._kernels.get_tokens(flat, np.arange(shape[0]) * shape[1] + starts, self, handles, packed=False)
+        return columns
 
     def extra(self, name: str, handles: Mapping[str, NDArray[Any]], out: Workspace) -> Extra:
         """An extra column of rows."""
@@ -130,6 +165,9 @@ class Payload:
         offsets = offsets_of(lengths)
         values = out.array(handle_name(name), (int(offsets[-1]), *blobs.shape), blobs.dtype)
         blobs.arena.copy_out(COLUMN, own, values, offsets[:-1])
+        dtype, shape = self.kinds[name]
+        if are_texts(dtype, shape):
+            values, offsets = decoded(values, offsets, dtype.kind, shape)
         return Ragged(values, offsets) if self.layouts[name].startswith("ragged") else values
 
 
@@ -138,8 +176,9 @@ def incoming_bytes(rollouts: Rollouts) -> NDArray[np.int64]:
     total = TOKEN_BYTES * rollouts.lengths
     for column in rollouts.extras.values():
         values = _values(column)
-        item = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+        item = item_bytes(values.dtype, values.shape[1:])
         total = total + item * (np.diff(column.offsets) if isinstance(column, Ragged) else 1)
+        total = total + (HEADER.itemsize if are_texts(values.dtype, values.shape[1:]) else 0)
     return total
 
 
@@ -147,5 +186,5 @@ def _values(column: Extra) -> NDArray[Any]:
     return column.values if isinstance(column, Ragged) else column
 
 
-def _held(handles: NDArray[np.int64]) -> NDArray[np.int64]:
-    return handles if handles.min(initial=0) >= 0 else handles[handles >= 0]
+def _token_arrays(out: Workspace, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    return {name: out.array(name, shape, dtype) for name, dtype in TOKEN_COLUMNS.items()}

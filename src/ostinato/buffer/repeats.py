@@ -1,6 +1,8 @@
-"""Repeats inside one draw."""
+"""Equal values."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,3 +19,8 @@ def occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         start = np.maximum.accumulate(np.where(np.concatenate([[True], ~same]), places, 0))
         result[order] = places - start
     return result
+
+
+def all_the_same(values: NDArray[Any]) -> bool:
+    """Whether all items, of which there is one at least, have the same bytes."""
+    return values[:1].tobytes() * len(values) == values.tobytes()

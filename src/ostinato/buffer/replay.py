@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.checks import check_ids
-from ostinato.buffer.contents import ROWS
 from ostinato.buffer.draws import checked_pick, draw_columns, rows_of_prompts
 from ostinato.buffer.keeper import Keeper
 from ostinato.buffer.padding import Layout, PaddedDraw, RightPadded, padded
 from ostinato.buffer.sampling import PromptStrategy
 from ostinato.buffer.sampling.strategies import random_k
+from ostinato.buffer.state import Remembers
+from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import FreshMemory, Workspace
 from ostinato.errors import DataError
 from ostinato.protocols import Draw
 
 Int = NDArray[np.int64]
+Rows = tuple[Int, NDArray[np.float64] | None]
+"""Row numbers and their importance weights."""
+
+Row = Mapping[str, NDArray[Any]]
+Batch = TypeVar("Batch")
 
 
 class ReplayBuffer(Keeper):
@@ -32,7 +40,9 @@ class ReplayBuffer(Keeper):
 
     Raises `ConfigError` for settings that cannot work, `DataError` when misused: inserting past the limiter or more
     than the capacity, drawing more than is there, extra columns that differ from those held, train steps that fall.
-    A refused call changes nothing. Not thread-safe; `ostinato.sharing` has faces for threads, tasks and processes.
+    A refused call changes nothing, but that a refused draw has told the train step: what is too old has left. The
+    limiter counts rollouts: where `capacity_bytes` is reached first, they leave whatever it says. Not thread-safe;
+    `ostinato.sharing` has faces for threads, tasks and processes.
     """
 
     def can_sample(self, n: int) -> bool:
@@ -45,8 +55,8 @@ class ReplayBuffer(Keeper):
 
         `n=None` leaves the size to a sampler that decides it. `out`: memory to write the payload to, reused.
         """
-        rows, weights = self._pick(n, train_step, rng)
-        return self._packed(rows, weights, out)
+        pick = partial(self._pick, n, train_step, rng)
+        return self._packed(pick, out)
 
     def sample_padded(
         self,
@@ -58,14 +68,19 @@ class ReplayBuffer(Keeper):
         out: Workspace | None = None,
     ) -> PaddedDraw:
         """`sample`, written straight to arrays of one width; `layout` is `RightPadded()` when left out."""
-        rows, weights = self._pick(n, train_step, rng)
-        contents, out = self._contents, out or FreshMemory()
-        row = contents.table.gather(rows)
-        arrays: dict[str, Any] = padded(contents.payload, row, layout or RightPadded(), out)
-        extras = {name: contents.payload.extra(name, row, out) for name in contents.payload.extras}
-        about: dict[str, Any] = draw_columns(row, self._count(rows), weights, train_step)
-        columns = {name: row[name] for name in ROWS} | {"source": contents.source_names(row["source_code"])}
-        return PaddedDraw(**arrays, columns=columns, extras=extras, **about)
+        contents, shape, memory = self._contents, layout or RightPadded(), out or FreshMemory()
+
+        def gather(row: Row) -> dict[str, Any]:
+            arrays: dict[str, Any] = padded(contents.payload, row, shape, memory)
+            arrays["extras"] = {name: contents.payload.extra(name, row, memory) for name in contents.payload.extras}
+            arrays["columns"] = {name: row[name] for name in ROWS} | {
+                "source": contents.source_names(row["source_code"])
+            }
+            return arrays
+
+        may_fail = memory.may_refuse or layout is not None
+        arrays, about = self._draw(partial(self._pick, n, train_step, rng), gather, may_fail)
+        return PaddedDraw(**arrays, **about)
 
     def sample_prompts(
         self,
@@ -84,9 +99,9 @@ class ReplayBuffer(Keeper):
         self._holdings.advance(train_step)
         wanted = check_ids(prompt_ids, "prompt_ids")
         rows = rows_of_prompts(self._contents.columns, wanted, per_prompt, strategy, rng)
-        return self._packed(rows, None, out)
+        return self._packed(lambda: (rows, None), out, getattr(strategy, "__name__", type(strategy).__name__))
 
-    def _pick(self, n: int | None, train_step: int, rng: np.random.Generator) -> tuple[Int, NDArray[np.float64] | None]:
+    def _pick(self, n: int | None, train_step: int, rng: np.random.Generator) -> Rows:
         """Rows of a batch, and their importance weights."""
         if n is None and not getattr(self.sampler, "decides_size", False):
             raise DataError(f"{type(self.sampler).__name__} does not decide the size of a batch, give one")
@@ -97,16 +112,40 @@ class ReplayBuffer(Keeper):
             raise DataError(f"cannot draw {n} from the {len(self)} rollouts held; ask can_sample first")
         return checked_pick(self.sampler, self._contents.columns, n, rng)
 
-    def _packed(self, rows: Int, weights: NDArray[np.float64] | None, out: Workspace | None) -> Draw:
-        row = self._contents.table.gather(rows)
-        rollouts = self._contents.rollouts(row, out or FreshMemory())
-        return Draw(rollouts=rollouts, **draw_columns(row, self._count(rows), weights, self.train_step))
+    def _packed(self, pick: Callable[[], Rows], out: Workspace | None, picked_by: str = "") -> Draw:
+        contents, memory = self._contents, out or FreshMemory()
+        rollouts, about = self._draw(pick, partial(contents.rollouts, out=memory), memory.may_refuse, picked_by)
+        return Draw(rollouts=rollouts, **about)
 
-    def _count(self, rows: Int) -> Int:
-        """Book a draw, and let go of what it used up; returns uses and steps since last use before it, (2, n)."""
+    def _draw(
+        self, pick: Callable[[], Rows], gather: Callable[[Row], Batch], may_fail: bool, picked_by: str = ""
+    ) -> tuple[Batch, dict[str, Any]]:
+        """Pick rows, gather them and book the draw; what `gather` raises leaves everything as it was.
+
+        `may_fail`: it may raise something else than for want of ordinary memory. Returns the columns of `Draw` too.
+        """
+        contents, sampler = self._contents, self.sampler
+        before = sampler.state_arrays() if may_fail and isinstance(sampler, Remembers) else None
+        rows, weights = pick()
+        drawn = contents.draw(rows, self.statistics.correct_above)
+        if drawn is None:
+            who = picked_by or type(sampler).__name__
+            raise DataError(f"{who} returned a row whose rollout has left; Columns.select gives live rows")
+        try:
+            batch = gather(drawn.row)
+        except BaseException:
+            contents.write(rows, {name: drawn.row[name] for name in ("uses", "last_use_step")})
+            if before is not None and isinstance(sampler, Remembers):
+                sampler.load_state_arrays(before)
+                contents.compact()  # what keeps an index matches its state with the rows
+            raise
         self._sampled += len(rows)
-        before, sums, by_source = self._contents.used(rows, self.statistics.correct_above)
-        self.statistics.drawn(len(rows), sums, by_source)
+        self.statistics.drawn(len(rows), drawn.sums, drawn.by_source)
+        about = draw_columns(drawn, weights)
+        self._let_go(rows)
+        return batch, about
+
+    def _let_go(self, rows: Int) -> None:
+        """Remove what a draw has used up."""
         self._holdings.advance(self.train_step, rows)
         self._contents.settle()
-        return before

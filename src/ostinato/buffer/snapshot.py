@@ -117,8 +117,9 @@ class SnapshotFile:
     def read(self, name: str, out: NDArray[Any] | Sequence[NDArray[Any]] | None = None) -> NDArray[Any]:
         """One array. `out`: memory to fill, an array or several that hold the section one after the other.
 
-        Returns the first of several. They must be contiguous, of the section's dtype and together of its size (`DataError`). Raises
-        `CheckpointError` when the file lacks the array or its bytes are damaged; what stands in `out` is then void.
+        Returns the first of several. They must be contiguous, of the section's dtype and together of its size
+        (`DataError`). Raises `CheckpointError` when the file lacks the array or its bytes are damaged; what stands in
+        `out` is then void.
         """
         if name not in self.sections:
             raise CheckpointError(f"{self.path} lacks the array {name!r}, it holds {sorted(self.sections)}")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.contents import BOOK, ROWS
-from ostinato.buffer.payload import Payload
+from ostinato.buffer.contents import BOOK
+from ostinato.buffer.payload import HANDLES, Payload
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.buffer.table import Table
+from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import FreshMemory
 from ostinato.errors import CheckpointError, DataError
 from ostinato.ragged import described
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ostinato.buffer.keeper import Keeper
 
 BOOK_TYPES: dict[str, Any] = dict.fromkeys(BOOK, np.int64) | {"group_rows": np.int32, "priority": np.float64}
+LEAST = {"rollout_id": 0, "uses": 0, "last_use_step": -1, "group_rows": 1, "priority": 0.0}
+"""Book-keeping columns and their smallest values."""
+
 COUNTERS = ("added", "first_id", "id_stride", "inserted", "sampled", "train_step")
 
 
@@ -33,7 +37,7 @@ class Remembers(Protocol):
         """The state as plain arrays."""
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `state_arrays`, called when the rows are in place; `rebuilt` follows."""
+        """Inverse of `state_arrays`; `rebuilt` follows. Raises when something is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Saved:
 
 def buffer_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
     """Everything a buffer is, by name."""
+    buffer._contents.compact(exact=True)  # as it will be loaded: both go on alike, to the last bit
     arrays = small_arrays(buffer)
     if len(buffer):
         arrays |= to_arrays(held_rollouts(buffer), prefix="rollouts.")
@@ -90,8 +95,8 @@ def small_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
 def checked_arrays(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> Saved:
     """What `buffer_arrays` gave, ready to `install`. Raises `CheckpointError`."""
     try:
-        return read_state(arrays, *_payload_of(buffer, arrays), statistics=buffer.statistics)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return read_state(arrays, *_payload_of(buffer, arrays), buffer=buffer)
+    except (KeyError, TypeError, ValueError, IndexError, FloatingPointError) as error:
         raise CheckpointError(f"buffer state is incomplete: {error}") from error
 
 
@@ -101,7 +106,7 @@ def read_state(
     columns: Mapping[str, Any],
     sources: Sequence[str],
     *,
-    statistics: BufferStatistics,
+    buffer: Keeper,
 ) -> Saved:
     """The checked state in `small_arrays`, for rows whose columns and payload are already there.
 
@@ -110,7 +115,7 @@ def read_state(
     counters = [int(value) for value in arrays["counters"]]
     if len(counters) != len(COUNTERS):
         raise DataError(f"counters hold {len(counters)} numbers, expected {len(COUNTERS)}")
-    counted = BufferStatistics(statistics.correct_above)
+    counted = BufferStatistics(buffer.statistics.correct_above)
     counted.load_state_arrays({k[len("statistics.") :]: v for k, v in arrays.items() if k.startswith("statistics.")})
     book = {name: arrays[f"book.{name}"] for name in BOOK_TYPES}
     n = len(book["rollout_id"])
@@ -119,9 +124,14 @@ def read_state(
             raise DataError(f"book.{name} is {described(column)}, expected {np.dtype(BOOK_TYPES[name])} ({n},)")
     if np.any(np.diff(book["rollout_id"]) <= 0):
         raise DataError("rollout ids do not rise")
+    if not all((book[name] >= least).all() for name, least in LEAST.items()) or not np.isfinite(book["priority"]).all():
+        raise DataError(f"the book holds a number below {LEAST} or a priority that is not finite")
+    if n and book["rollout_id"][-1] >= counters[1] + counters[2] * counters[0]:
+        raise DataError(f"rollout id {book['rollout_id'][-1]} after {counters[0]} rollouts added")
     if n != len(columns["length"]):
         raise DataError(f"{len(columns['length'])} rollouts for {n} rows of the book")
     parts = {k.removeprefix("part."): v for k, v in arrays.items() if k.startswith("part.")}
+    _rehearse(buffer, parts)
     return Saved(counters, str(arrays["limiter"]), counted, payload, dict(columns) | book, sources, parts)
 
 
@@ -133,10 +143,8 @@ def install(buffer: Keeper, saved: Saved) -> None:
     contents.train_step = saved.counters[5]
     contents.adopt(saved.payload, saved.columns, saved.sources, len(saved))
     holdings.look_again()
-    for label, part in _parts(buffer):
-        own = {k.removeprefix(f"{label}."): v for k, v in saved.parts.items() if k.startswith(f"{label}.")}
-        if isinstance(part, Remembers) and own:
-            part.load_state_arrays(own)
+    for part, own in _remembered(buffer, saved.parts):
+        part.load_state_arrays(own)
     contents.compact()  # what keeps an index matches its state with the rows
     holdings.make_room(None, np.empty(0, np.int64))
     same = saved.limiter == repr(buffer.limiter)  # under another one nobody inherits a debt
@@ -149,16 +157,36 @@ def _payload_of(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pay
         empty = np.empty(0, np.int64)
         return (
             Payload({}, {}, kernels),
-            dict.fromkeys((*ROWS, "source_code", "length", "payload", "prompt"), empty),
+            dict.fromkeys((*ROWS, "source_code", "length", *HANDLES), empty),
             sources,
         )
     rollouts = from_arrays(arrays, prefix="rollouts.")
     payload = Payload.for_rollouts(rollouts, kernels)
-    known = Table()
-    known.sources = sources
-    columns = {name: getattr(rollouts, name) for name in ROWS} | payload.put(rollouts)
+    known = Table(sources=sources)
+    columns = {name: getattr(rollouts, name) for name in ROWS} | payload.put(rollouts, kernels.inspect(rollouts))
     columns |= {"source_code": known.code_of(rollouts.source), "length": rollouts.lengths}
     return payload, columns, known.sources
+
+
+def _remembered(
+    buffer: Keeper, parts: Mapping[str, NDArray[Any]]
+) -> Iterator[tuple[Remembers, dict[str, NDArray[Any]]]]:
+    """Sampler, rules and eviction order for which something was saved, and what."""
+    for label, part in _parts(buffer):
+        own = {k.removeprefix(f"{label}."): v for k, v in parts.items() if k.startswith(f"{label}.")}
+        if isinstance(part, Remembers) and own:
+            yield part, own
+
+
+def _rehearse(buffer: Keeper, parts: Mapping[str, NDArray[Any]]) -> None:
+    """Raise what a part that is to take over its state would raise; then all stay what they were."""
+    for part, own in _remembered(buffer, parts):
+        before = part.state_arrays()
+        try:
+            part.load_state_arrays(own)
+        finally:
+            part.load_state_arrays(before)
+            buffer._contents.compact()  # what keeps an index matches its state with the rows again
 
 
 def _parts(buffer: Keeper) -> Iterator[tuple[str, object]]:

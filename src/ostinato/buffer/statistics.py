@@ -17,7 +17,7 @@ LENGTH_BUCKETS = np.array([0, 128, 512, 2048, 8192, 32768])
 """Lower ends, in tokens, of the buckets in which unused departures are counted."""
 
 FOLD = 256
-"""Departures are noted, and added up this many calls at a time."""
+"""Draws and departures are noted, and added up this many at a time."""
 
 STARVED_DRAWS = 20
 """A source that was drawn before and is absent from this many draws in a row is reported as starved."""
@@ -28,12 +28,13 @@ class BufferStatistics:
 
     def __init__(self, correct_above: float = 0.0) -> None:
         self.correct_above = correct_above
-        self._departed: list[Int] = []
+        self._departed: dict[int, int] = {}  # uses: rollouts that left with so many, not yet asked for
         self._unused_by_length = np.zeros(len(LENGTH_BUCKETS), np.int64)
         self._counters = dict.fromkeys(
             ("admitted", "stale_updates", "left", "left_uses", "left_unused", "draws", "drawn"), 0
         )
         self._sums = np.zeros(len(SUMS))
+        self._noted: list[tuple[NDArray[np.float64], Int]] = []
         self._leaving: list[tuple[Int, NDArray[Any]]] = []
         self._refused: dict[str, int] = {}
         self._by_source = np.zeros(0, np.int64)
@@ -56,9 +57,14 @@ class BufferStatistics:
             self._fold()
 
     def drawn(self, n: int, sums: NDArray[np.float64], by_source: Int) -> None:
-        """Count a draw of n rows, given what `Kernels.count_draw` returned."""
+        """Count a draw of n rows, given what `Kernels.draw` returned."""
         self._counters["draws"] += 1
         self._counters["drawn"] += n
+        self._noted.append((sums, by_source))
+        if len(self._noted) == FOLD:
+            self._fold()
+
+    def _add_draw(self, sums: NDArray[np.float64], by_source: Int) -> None:
         self._sums += sums
         if len(by_source) > len(self._by_source):
             missing = np.zeros(len(by_source) - len(self._by_source), np.int64)
@@ -69,19 +75,27 @@ class BufferStatistics:
         self._absent[by_source > 0] = 0
 
     def take_departures(self) -> Int:
-        """Uses of the rollouts that left since the last call."""
+        """Uses of the rollouts that left since the last call, ascending."""
+        uses, counts = self._pending()
+        self._departed = {}
+        return np.repeat(uses, counts)
+
+    def _pending(self) -> Int:
+        """Uses, ascending, and how many left with so many: (2, k)."""
         self._fold()
-        left = np.concatenate([np.empty(0, np.int64), *self._departed])
-        self._departed = []
-        return left
+        return np.array(sorted(self._departed.items()), np.int64).reshape(-1, 2).T
 
     def _fold(self) -> None:
-        """Add up departures that were only noted."""
+        """Add up draws and departures that were only noted."""
+        for sums, by_source in self._noted:
+            self._add_draw(sums, by_source)
+        self._noted = []
         if not self._leaving:
             return
         uses, lengths = (np.concatenate(columns) for columns in zip(*self._leaving, strict=True))
         self._leaving = []
-        self._departed.append(uses)
+        for number, count in zip(*(a.tolist() for a in np.unique(uses, return_counts=True)), strict=True):
+            self._departed[number] = self._departed.get(number, 0) + count
         self._counters["left"] += len(uses)
         self._counters["left_uses"] += int(uses.sum())
         unused = lengths[uses == 0]
@@ -111,6 +125,7 @@ class BufferStatistics:
 
     def starved(self, columns: Columns) -> list[str]:
         """Data sets that used to be drawn, and have not been for `STARVED_DRAWS` draws in a row."""
+        self._fold()
         codes = np.flatnonzero((self._by_source > 0) & (self._absent >= STARVED_DRAWS))
         return [columns.sources[code] for code in codes.tolist()]
 
@@ -141,9 +156,8 @@ class BufferStatistics:
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """Everything counted, as plain arrays."""
-        self._fold()
         return {
-            "departed": np.concatenate([np.empty(0, np.int64), *self._departed]),
+            "departed": self._pending(),
             "left_unused_by_length": self._unused_by_length.copy(),
             "counters": np.array(list(self._counters.values()), np.int64),
             "sums": self._sums.copy(),
@@ -155,11 +169,12 @@ class BufferStatistics:
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of `state_arrays`. Raises `KeyError` or `ValueError` when something is missing or of another size."""
-        departed = np.array(arrays["departed"], np.int64)
+        departed: dict[int, int] = dict(np.array(arrays["departed"], np.int64).reshape(2, -1).T.tolist())  # type: ignore[arg-type]
         counters = dict(zip(self._counters, arrays["counters"].tolist(), strict=True))
         sums = np.array(arrays["sums"], np.float64).reshape(self._sums.shape)
         unused = np.array(arrays["left_unused_by_length"], np.int64).reshape(self._unused_by_length.shape)
         self._refused = dict(zip(arrays["refused_names"].tolist(), arrays["refused"].tolist(), strict=True))
-        self._departed, self._counters, self._sums, self._unused_by_length = [departed], counters, sums, unused
+        self._noted, self._leaving = [], []
+        self._departed, self._counters, self._sums, self._unused_by_length = departed, counters, sums, unused
         self._by_source = np.array(arrays["drawn_by_source"], np.int64)
         self._absent = np.array(arrays["absent_draws"], np.int64)

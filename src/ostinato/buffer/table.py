@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.repeats import all_the_same
+
 BLOCKS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "integers": (
         np.int64,
@@ -35,9 +37,6 @@ BLOCKS: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 """Block by block, the dtype and the columns a sampler may look at."""
 
-HANDLES = ("payload", "prompt")
-"""Where the payload of a row lies, behind the other integers; further ones are added for extra columns."""
-
 SLACK = 1.25
 """Rows of memory a live row: the price of a window that slides and of dead rows."""
 
@@ -45,19 +44,22 @@ LEAST_ROWS = 16
 
 
 class Table:
-    """Columns of equal length whose rows stay in insertion order; `handles`: further int64 columns, all -1 when new.
+    """Columns of equal length whose rows stay in insertion order.
+
+    `handles`: further int64 columns, -1 in new rows, that say where the payload lies. `sources`: names by their code.
+    `n`: rows it will hold at first.
 
     A row is a position from 0 to `span` - 1; positions change when `compact` runs, never else.
     """
 
-    def __init__(self, handles: tuple[str, ...] = ()) -> None:
-        self.sources: tuple[str, ...] = ()
+    def __init__(self, handles: tuple[str, ...] = (), sources: tuple[str, ...] = (), n: int = 0) -> None:
+        self.sources = sources
         self._names: dict[str, tuple[str, int]] = {}
         self.blocks: dict[str, NDArray[Any]] = {}
-        self._handles = len(BLOCKS["integers"][1])
-        layout = {**BLOCKS, "integers": (np.int64, (*BLOCKS["integers"][1], *HANDLES, *handles))}
+        self.handle_names = handles
+        layout = {**BLOCKS, "integers": (np.int64, (*BLOCKS["integers"][1], *handles))}
         for block, (dtype, names) in layout.items():
-            self.blocks[block] = np.zeros((len(names), LEAST_ROWS), dtype)
+            self.blocks[block] = np.zeros((len(names), memory_for(n)), dtype)
             self._names |= {name: (block, index) for index, name in enumerate(names)}
         self._start = self._stop = self._dead = 0  # _dead: holes between the two
         self._live: NDArray[np.int64] | None = None
@@ -93,33 +95,33 @@ class Table:
 
     def gather(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """All columns of the given rows, a copy."""
-        taken = {block: columns.take(rows, axis=1) for block, columns in self.blocks.items()}
-        return {name: taken[block][index] for name, (block, index) in self._names.items()}
+        return self.named({name: block.take(rows, axis=1) for name, block in self.blocks.items()})
+
+    def named(self, blocks: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Columns by name, out of blocks of the layout of this table."""
+        return {name: blocks[block][index] for name, (block, index) in self._names.items()}
 
     def place(self, name: str) -> int:
         """Where a column stands in its block."""
         return self._names[name][1]
 
-    def code_of(self, sources: NDArray[np.str_]) -> NDArray[np.int32]:
-        """Codes of source names; new names are added."""
-        first = str(sources[0]) if len(sources) else ""
-        if len(sources) and first in self.sources and (sources == first).all():  # the common case: one data set
-            return np.full(len(sources), self.sources.index(first), np.int32)
+    def code_of(self, sources: NDArray[np.str_]) -> NDArray[np.int32] | int:
+        """Codes of source names, one number when all are the same; new names are added."""
+        if len(sources) and all_the_same(sources):
+            first = str(sources[0])
+            if first not in self.sources:
+                self.sources += (first,)
+            return self.sources.index(first)
         names, codes = np.unique(sources, return_inverse=True)
         self.sources += tuple(name for name in names.tolist() if name not in self.sources)
         return np.array([self.sources.index(name) for name in names.tolist()], np.int32)[codes.reshape(-1)]
 
-    def append(self, n: int, columns: Mapping[str, Any]) -> NDArray[np.int64]:
-        """Add n live rows behind the newest; returns their rows. There must be room: see `needs_room`."""
-        start, stop = self._stop, self._stop + n
-        for name, values in columns.items():
-            block, index = self._names[name]
-            self.blocks[block][index, start:stop] = values
-        self._stop = stop
-        self["alive"][start:] = True
-        self.blocks["integers"][self._handles :, start:stop] = -1
+    def append(self, n: int) -> int:
+        """Add n live rows behind the newest, to be written to; returns the first. For the room see `needs_room`."""
+        start = self._stop
+        self._stop += n
         self._live = None
-        return np.arange(start, stop)
+        return start
 
     def needs_room(self, n: int) -> bool:
         """Whether n more rows do not fit behind the newest before `compact`."""
@@ -129,30 +131,22 @@ class Table:
         """Whether enough rows are dead for `compact` to pay."""
         return self._dead > LEAST_ROWS and 4 * self._dead > self._stop - self._start
 
-    def kill(self, rows: NDArray[np.int64]) -> None:
-        """Remove live rows; their positions are not given again before `compact`."""
-        alive = self["alive"]
-        alive[rows] = False
-        self._dead += len(rows)
-        ahead = alive[self._start :]
-        first = len(ahead) if self._dead == len(ahead) else int(ahead.argmax())
-        self._start += first
-        self._dead -= first
+    def count_dead(self, n: int, first: int) -> None:
+        """Note that n rows were marked dead, and which is the first live one now, `span`: none."""
+        self._dead += n - (first - self._start)
+        self._start = first
         self._live = None
 
-    def forget(self, n: int) -> None:
-        """Take back the last append."""
-        self["alive"][self._stop - n :] = False
-        self._stop -= n
-        self._live = None
+    def compact(self, room: int = 0, *, exact: bool = False) -> None:
+        """Move the live rows to the front and leave room for `room` more; rows change.
 
-    def compact(self, room: int = 0) -> None:
-        """Move the live rows to the front and leave room for `room` more; rows change."""
+        `exact`: in as much memory as a new table for them takes; otherwise it may stay as it is.
+        """
         live, n = self.live(), len(self)
         size = self.blocks["integers"].shape[1]
-        wanted = max(LEAST_ROWS, int(SLACK * (n + room)))
+        wanted = memory_for(n + room)
         for name, block in self.blocks.items():
-            if wanted > size or 2 * wanted < size:
+            if wanted > size or 2 * wanted < size or (exact and wanted != size):
                 fresh = np.zeros((len(block), wanted), block.dtype)
                 fresh[:, :n] = block[:, live] if self._dead else block[:, self._start : self._stop]
                 self.blocks[name] = fresh
@@ -160,6 +154,17 @@ class Table:
                 for column in block:
                     column[:n] = column[live] if self._dead else column[self._start : self._stop]
         self._start, self._stop, self._dead, self._live = 0, n, 0, None
+
+    def oldest(self, n: int) -> NDArray[np.int64]:
+        """The n oldest live rows, ascending; all of them when there are fewer. Looks a little past them."""
+        if not self._dead:
+            return np.arange(self._start, self._start + min(max(n, 0), len(self)))
+        alive, width = self["alive"], 2 * n + 64
+        while True:
+            rows = self._start + np.flatnonzero(alive[self._start : self._start + width])[: max(n, 0)]
+            if len(rows) >= n or self._start + width >= self._stop:
+                return rows
+            width *= 4
 
     @property
     def first(self) -> int:
@@ -173,6 +178,7 @@ class Table:
                 self._live = self._start + np.flatnonzero(self["alive"][self._start :])
             else:
                 self._live = np.arange(self._start, self._stop)
+            self._live.flags.writeable = False  # samplers look at it too
         return self._live
 
     def select(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -187,3 +193,8 @@ class Table:
         at = np.minimum(np.searchsorted(held, rollout_ids), len(held) - 1)
         found = (held[at] == rollout_ids) & self["alive"][self._start :][at]
         return np.where(found, at + self._start, -1)
+
+
+def memory_for(rows: int) -> int:
+    """Rows of memory that a table of so many rows takes."""
+    return max(LEAST_ROWS, int(SLACK * rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +18,23 @@ class Workspace:
     """
 
     def __init__(self, allocate: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
+        self._own = allocate is not None
         self._allocate = allocate or (lambda size: np.empty(size, np.uint8))
         self._kept: dict[str, NDArray[np.uint8]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array of this shape in the memory kept under `name`, uninitialized."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         kept = self._kept.get(name)
         if kept is None or len(kept) < size:
             kept = self._kept[name] = self._allocate(max(size, int(1.25 * len(kept)) if kept is not None else 0))
-        array: NDArray[Any] = kept[:size].view(dtype).reshape(shape)
-        return array
+        array: NDArray[Any] = kept[:size].view(dtype)
+        return array if len(shape) == 1 else array.reshape(shape)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether the memory is somebody else's, who may have no more."""
+        return self._own
 
     @property
     def nbytes(self) -> int:

@@ -48,6 +48,9 @@ class Held:
     def select(self, ranks):
         return self.live()[ranks]
 
+    def oldest(self, n: int):
+        return self.live()[: max(n, 0)]
+
     def rows_of(self, rollout_ids):
         held = {int(self["rollout_id"][row]): row for row in self.live().tolist()}
         return np.array([held.get(int(i), -1) for i in rollout_ids], np.int64)

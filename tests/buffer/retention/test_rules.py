@@ -15,7 +15,8 @@ from ostinato.buffer.retention import (
     PositiveBias,
     split_retention,
 )
-from ostinato.buffer.retention.arrivals import oldest, where_newest_begin
+from ostinato.buffer.retention.arrivals import where_newest_begin
+from ostinato.buffer.table import Table
 from ostinato.errors import ConfigError
 
 
@@ -153,7 +154,12 @@ def test_rows_when_searched_from_either_end_are_those_of_a_full_look(alive, n, r
     alive = np.array(alive * 10**repeats, np.bool_)[:3000]
     rows.held.append(len(alive), alive=alive)
     live = np.flatnonzero(alive).tolist()
-    assert oldest(rows.held, n).tolist() == live[:n]
+    table = Table()
+    table.compact(len(alive))
+    table.append(len(alive))
+    table["alive"][:] = alive
+    table.count_dead(len(alive) - len(live), live[0] if live else len(alive))
+    assert table.oldest(n).tolist() == live[:n]
     n = min(n, len(live))
     begin = where_newest_begin(rows.held, n)
     assert np.flatnonzero(alive[begin:]).tolist() == [row - begin for row in live[len(live) - n :]]

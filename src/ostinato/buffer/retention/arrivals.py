@@ -39,19 +39,6 @@ def living(columns: Columns, rows: Rows) -> Rows:
     return rows[columns.alive[rows]]
 
 
-def oldest(columns: Columns, n: int) -> Rows:
-    """The n oldest live rows, ascending; fewer when there are no more. Looks a little past them."""
-    alive = columns.alive
-    if n <= 0 or not len(alive):
-        return NONE
-    first, width = int(alive.argmax()), 2 * n + 64
-    while True:
-        rows = first + np.flatnonzero(alive[first : first + width])[:n]
-        if len(rows) == n or first + width >= len(alive):
-            return rows
-        width *= 4
-
-
 def where_newest_begin(columns: Columns, n: int) -> int:
     """The row of the n-th newest live rollout, of n or more: `span` for n = 0. Counts the newest n bytes of `alive`."""
     alive, row = columns.alive, columns.span - n

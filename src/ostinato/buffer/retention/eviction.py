@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.retention.arrivals import NONE, Rows, oldest
+from ostinato.buffer.retention.arrivals import NONE, Rows
 from ostinato.buffer.settings import check_finite, check_positive
 
 
@@ -40,7 +40,7 @@ class OldestFirst:
         return self.next_victims(columns, rows_over)
 
     def next_victims(self, columns: Columns, n: int) -> Rows:
-        return oldest(columns, n)
+        return columns.oldest(n)
 
 
 Leaf = Callable[[Columns, Rows], NDArray[np.float64]]

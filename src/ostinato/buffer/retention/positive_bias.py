@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.retention.arrivals import NONE, Rows, first_row_from, living, oldest, where_newest_begin
+from ostinato.buffer.retention.arrivals import NONE, Rows, first_row_from, living, where_newest_begin
 from ostinato.buffer.settings import check_finite, check_share
 
 CHUNK = 1024
@@ -89,6 +89,6 @@ class PositiveBias:
         """`wrong` and the n oldest others of the `older` oldest, ascending."""
         if n <= 0:
             return wrong
-        rows = oldest(columns, min(n + len(wrong), older))
+        rows = columns.oldest(min(n + len(wrong), older))
         right = rows[~np.isin(rows, wrong)][:n]
         return np.sort(np.concatenate([wrong, right]))

@@ -1,0 +1,251 @@
+"""Compiled work on rows and on what comes in. Importing this module needs numba; `kernels` decides whether to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+
+from ostinato.buffer.compiled import has_byte, same_bytes
+from ostinato.buffer.tally import CORRECT, INFORMATIVE, MASKED, NEW, PLAIN, REPEATS, SINCE, STALENESS, WHOLE
+
+IN_THIS_DRAW = -2
+"""Stands for the step of the last use while a draw is counted."""
+
+EXPONENT = np.int32(0x7F800000)
+"""Bits of a float32 that are all set when it is not finite."""
+
+_I = types.int64
+_COLUMN = types.Array(_I, 1, "A", readonly=True)
+_TABLE = types.Array(_I, 2, "C")
+_FLAGS = types.Array(types.boolean, 1, "A", readonly=True)
+_NUMBERS = types.Array(types.float64, 1, "A", readonly=True)
+_FLOATS = types.Array(types.float32, 1, "A", readonly=True)
+_BITS8, _BITS32 = (types.Array(dtype, 1, "C", readonly=True) for dtype in (types.boolean, types.int32))
+_OUT, _OUT32 = types.Array(_I, 1, "C"), types.Array(types.int32, 1, "C")
+_COUNTS = types.Array(types.int32, 1, "A", readonly=True)
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_BLOCKS = [types.Array(dtype, 2, "C") for dtype in (_I, types.float64, types.int32, types.float32, types.boolean)]
+_GIVEN: list[Any] = [_COUNTS, *[_COLUMN] * 2, *[_NUMBERS] * 4, *[_COLUMN] * 3, _FLAGS, *[_FLOATS] * 2, _COUNTS]
+_compiled: Any = {"nogil": True, "cache": True}
+
+
+@numba.njit([types.void(_COLUMN, block, block) for block in _BLOCKS], **_compiled)
+def _gather(rows: Any, block: Any, out: Any) -> None:
+    """Rows of all columns of a block."""
+    for c in range(block.shape[0]):
+        for i in range(len(rows)):
+            out[c, i] = block[c, rows[i]]
+
+
+@numba.njit(
+    types.boolean(
+        _COLUMN,
+        *_BLOCKS,
+        *_BLOCKS,
+        _COLUMN,
+        _I,
+        types.float64,
+        _TABLE,
+        types.Array(types.float64, 1, "C"),
+        types.Array(_I, 1, "C"),
+    ),
+    **_compiled,
+)
+def draw(
+    rows: Any,
+    integers: Any,
+    numbers: Any,
+    counts: Any,
+    settings: Any,
+    flags: Any,
+    drawn_integers: Any,
+    drawn_numbers: Any,
+    drawn_counts: Any,
+    drawn_settings: Any,
+    drawn_flags: Any,
+    places: Any,
+    train_step: int,
+    correct_above: float,
+    about: Any,
+    sums: Any,
+    by_source: Any,
+) -> bool:
+    """See `Kernels.draw`; `places`: where the columns it reads or writes stand in their blocks. False: a dead row."""
+    uses, last_use, version, inserted, reward, deviation, source, alive = places
+    for i in range(len(rows)):
+        if rows[i] < 0 or rows[i] >= flags.shape[1] or not flags[alive, rows[i]]:
+            return False
+    _gather(rows, integers, drawn_integers)
+    _gather(rows, numbers, drawn_numbers)
+    _gather(rows, counts, drawn_counts)
+    _gather(rows, settings, drawn_settings)
+    _gather(rows, flags, drawn_flags)
+    for i in range(len(rows)):
+        r = rows[i]
+        about[0, i] = integers[uses, r]
+        integers[uses, r] += 1
+        last = integers[last_use, r]
+        if last == IN_THIS_DRAW:
+            about[1, i] = 0
+            sums[REPEATS] += 1
+        elif last < 0:
+            about[1, i] = -1
+            sums[NEW] += 1
+        else:
+            about[1, i] = train_step - last
+            sums[SINCE] += train_step - last
+        integers[last_use, r] = IN_THIS_DRAW
+        about[2, i] = train_step - drawn_integers[version, i]
+        about[3, i] = train_step - drawn_integers[inserted, i]
+        sums[STALENESS] += about[2, i]
+        sums[CORRECT] += drawn_numbers[reward, i] > correct_above
+        sums[INFORMATIVE] += drawn_numbers[deviation, i] > 0
+        by_source[drawn_counts[source, i]] += 1
+    for i in range(len(rows)):
+        integers[last_use, rows[i]] = train_step
+    return True
+
+
+@numba.njit(types.boolean(*[types.float64] * 4), **_compiled)
+def _finite(a: float, b: float, c: float, d: float) -> bool:
+    """Whether all are finite numbers; a finite sum says so at once, but a sum may overflow."""
+    total = a + b + c + d
+    return bool(np.isfinite(total) or (np.isfinite(a) and np.isfinite(b) and np.isfinite(c) and np.isfinite(d)))
+
+
+@numba.njit(
+    _I(_BITS8, _BITS32, _COLUMN, _COUNTS, *[_NUMBERS] * 4, _COLUMN, _COLUMN, _I, types.Array(types.int8, 1, "C")),
+    **_compiled,
+)
+def inspect(
+    mask: Any,
+    bits: Any,
+    offsets: Any,
+    prompt_length: Any,
+    reward: Any,
+    mean: Any,
+    deviation: Any,
+    advantage: Any,
+    oldest: Any,
+    newest: Any,
+    train_step: int,
+    kinds: Any,
+) -> int:
+    """See `Kernels.inspect`; `bits` are those of the log-probs. Returns the greatest kind, -1: something is wrong."""
+    greatest, told = 0, np.int64(mask.ctypes.data)
+    for i in range(len(prompt_length)):
+        wrong = newest[i] > train_step or newest[i] < oldest[i]
+        if wrong or not _finite(reward[i], mean[i], deviation[i], advantage[i]):
+            return -1
+        begin, behind, end = offsets[i], offsets[i] + prompt_length[i], offsets[i + 1]
+        heard, greatest_exponent = np.int32(0), np.int32(0)
+        prompt, rest = bits[begin:behind], bits[behind:end]
+        for at in range(len(prompt)):
+            heard |= prompt[at]
+            greatest_exponent = max(greatest_exponent, prompt[at] & EXPONENT)
+        for at in range(len(rest)):
+            greatest_exponent = max(greatest_exponent, rest[at] & EXPONENT)
+        if greatest_exponent == EXPONENT:
+            return -1
+        if heard != 0 or has_byte(told + begin, behind - begin, 1):
+            kinds[i] = WHOLE
+        else:
+            kinds[i] = MASKED if has_byte(told + behind, end - behind, 0) else PLAIN
+        greatest = max(greatest, kinds[i])
+    return greatest
+
+
+@numba.njit(
+    types.void(_I, _COLUMN, *_BLOCKS, *_GIVEN, _COLUMN, _COLUMN, _I, types.float64, types.int32, types.int32),
+    **_compiled,
+)
+def append(
+    start: int,
+    places: Any,
+    integers: Any,
+    numbers: Any,
+    counts: Any,
+    settings: Any,
+    flags: Any,
+    prompt_length: Any,
+    prompt_id: Any,
+    group_id: Any,
+    reward: Any,
+    mean: Any,
+    deviation: Any,
+    advantage: Any,
+    version_min: Any,
+    version_max: Any,
+    birth_step: Any,
+    truncated: Any,
+    temperature: Any,
+    top_p: Any,
+    top_k: Any,
+    offsets: Any,
+    ids: Any,
+    insert_step: int,
+    priority: float,
+    group_rows: int,
+    source_code: int,
+) -> None:
+    """See `Kernels.append`; `places`: where the columns stand in their blocks, `ROWS` first, then `NEW`."""
+    p = places
+    for i in range(len(ids)):
+        row = start + i
+        integers[:, row] = -1  # the last use among them, and the handles
+        counts[p[0], row] = prompt_length[i]
+        integers[p[1], row], integers[p[2], row] = prompt_id[i], group_id[i]
+        numbers[p[3], row], numbers[p[4], row] = reward[i], mean[i]
+        numbers[p[5], row], numbers[p[6], row] = deviation[i], advantage[i]
+        integers[p[7], row], integers[p[8], row], integers[p[9], row] = version_min[i], version_max[i], birth_step[i]
+        flags[p[10], row] = truncated[i]
+        settings[p[11], row], settings[p[12], row] = temperature[i], top_p[i]
+        counts[p[13], row] = top_k[i]
+        counts[p[14], row] = offsets[i + 1] - offsets[i]
+        integers[p[15], row], integers[p[16], row] = ids[i], 0
+        integers[p[18], row] = insert_step
+        numbers[p[19], row] = priority
+        counts[p[20], row], counts[p[21], row] = group_rows, source_code
+        flags[p[22], row] = True
+
+
+@numba.njit(_I(_COLUMN, _TABLE, _BLOCKS[2], _BLOCKS[4], _COLUMN, _OUT, _OUT32, _TABLE, _I, _I), **_compiled)
+def kill(
+    rows: Any,
+    integers: Any,
+    counts: Any,
+    flags: Any,
+    places: Any,
+    uses: Any,
+    lengths: Any,
+    handles: Any,
+    first: int,
+    span: int,
+) -> int:
+    """See `Kernels.kill`; `places` of uses, length and alive. Returns the first live row from `first` on, or `span`."""
+    kept = len(integers) - len(handles)  # handles stand behind the other integers
+    for i in range(len(rows)):
+        r = rows[i]
+        flags[places[2], r] = False
+        uses[i], lengths[i] = integers[places[0], r], counts[places[1], r]
+        for c in range(len(handles)):
+            handles[c, i] = integers[kept + c, r]
+    while first < span and not flags[places[2], first]:
+        first += 1
+    return first
+
+
+@numba.njit(types.boolean(_BYTES, _COLUMN, _COLUMN, _I), **_compiled)
+def all_equal(values: Any, starts: Any, lengths: Any, item: int) -> bool:
+    """Whether all spans hold the same bytes."""
+    for i in range(1, len(starts)):
+        if lengths[i] != lengths[0]:
+            return False
+    begin = np.int64(values.ctypes.data)
+    for i in range(1, len(starts)):
+        if not same_bytes(begin + starts[0] * item, begin + starts[i] * item, lengths[0] * item):
+            return False
+    return True
