@@ -1,0 +1,40 @@
+"""Records of rows, copied out of rings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ostinato.sharing.layout import Layout
+
+Int = NDArray[np.int64]
+
+
+class Records:
+    """n records in memory of their own. By payload column, int64 (n, columns): `starts` and `counts`, which are views,
+    and `sizes`, the bytes of each span."""
+
+    def __init__(self, layout: Layout, raw: NDArray[np.uint8]) -> None:
+        self.layout = layout
+        self.raw = raw
+        self._fields: NDArray[Any] = raw.view(layout.record)[:, 0]
+        words, k = raw.view(np.int64), len(layout.columns)
+        self.starts, self.counts, self.widths = words[:, :k], words[:, k : 2 * k], words[:, 2 * k : 3 * k]
+        self.sizes: Int = self.counts * self.widths * layout.cells
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A field of all records, a view."""
+        return self._fields[name]
+
+    def select(self, rows: Any) -> Records:
+        """Some of them, copied."""
+        return Records(self.layout, self.raw[rows])
+
+    def put(self, rows: Int, others: Records) -> None:
+        """Exchange some of them."""
+        self.raw[rows], self.sizes[rows] = others.raw, others.sizes
