@@ -286,7 +286,7 @@ def test_train_when_run_json_is_gone_does_not_take_up_a_foreign_checkpoint(finis
     [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "quota is used up"), (errno.EFBIG, "File too large")],
 )
 def test_error_when_there_is_no_room_says_what_to_do(number, words) -> None:
-    said = explained(OSError(number, os.strerror(number), "run/x"))
+    said = explained(OSError(number, os.strerror(number), "run/x"), "train")
     assert words in said and "while writing run/x; make room" in said
 
 

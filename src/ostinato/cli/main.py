@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from ostinato.cli.buffer_arguments import add_buffer_commands
 from ostinato.errors import ConfigError, OstinatoError
 from ostinato.recipe import settings_help
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "compare": "ostinato.cli.compare",
     "eval": "ostinato.cli.evaluate",
     "report": "ostinato.cli.report",
+    "buffer": "ostinato.cli.buffer",
 }
 """Where each subcommand lives; imported only when it is called."""
 
@@ -47,23 +49,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OstinatoError, OSError, MemoryError) as error:
         if arguments.debug:
             traceback.print_exc()
-        print(f"ostinato: error: {explained(error)}", file=sys.stderr)
+        print(f"ostinato: error: {explained(error, arguments.command)}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except Exception as error:  # noqa: BLE001 - the roof: what nobody foresaw must still end in one line
         if arguments.debug:
             traceback.print_exc()
-        what = f"{type(error).__name__}: {explained(error)}"
+        what = f"{type(error).__name__}: {explained(error, arguments.command)}"
         print(f"ostinato: internal error: {what} (--debug shows where; please report it)", file=sys.stderr)
         return 1
 
 
-def explained(error: BaseException) -> str:
+def explained(error: BaseException, command: str) -> str:
     """One line for a person: what went wrong and, where we know it, what to do."""
+    trains = command in ("train", "compare")
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         where = f" while writing {error.filename}" if error.filename else ""
         cause = NO_ROOM[error.errno]
-        return f"{cause}{where}; make room and run again with --resume, finished work is kept"
-    if isinstance(error, MemoryError):
+        again = " with --resume, finished work is kept" if trains else ", nothing was changed"
+        return f"{cause}{where}; make room and run again{again}"
+    if isinstance(error, MemoryError) and trains:
         return "out of memory; lower optimizer.tokens_per_microbatch, loop.groups_per_request or buffer.capacity"
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -90,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
     report = _command(commands, "report", "write report.html and figures of a run or a comparison", settings=False)
     report.add_argument("run_directory", type=Path, metavar="RUN")
+    add_buffer_commands(commands)
     return parser
 
 
