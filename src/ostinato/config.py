@@ -112,7 +112,16 @@ class BufferConfig:
     )
     capacity: int = setting(1020, "N: rollouts kept (replay: newest N) or queued", low=1)
     order: str = setting("newest", "queue only: which rollouts are handed out first", choices=("newest", "oldest"))
-    replacement: bool = setting(True, "replay only: draw with replacement inside a batch")
+    sampler: str = setting(
+        "uniform",
+        "replay only: uniform; never_used_first, the rest at random; or epoch, each once before any again",
+        choices=("uniform", "never_used_first", "epoch"),
+    )
+    replacement: bool = setting(True, "sampler = uniform only: draw with replacement inside a batch")
+    positive_bias: float = setting(
+        0.0, "replay only: delta, the share of the capacity for older correct rollouts; 0: newest N", low=0, high=1
+    )
+    correct_above: float = setting(0.0, "positive_bias only: a reward above it is correct", low=-1e9, high=1e9)
     min_size: int = setting(0, "replay only: rollouts needed before a draw; 0: a batch", low=0)
 
 
@@ -197,11 +206,17 @@ def _sizes(config: RunConfig) -> Checks:
     loop, buffer = config.loop, config.buffer
     b, g, n, t = loop.batch_size, loop.group_size, buffer.capacity, loop.trainers
     queue, request = buffer.kind == "queue", g * loop.groups_per_request
+    shards = t if loop.shards else 1
     return [
         (b > n, f"loop.batch_size {b} > buffer.capacity {n}: a batch never fits in the buffer"),
         (g > b, f"loop.group_size {g} > loop.batch_size {b}: a group never fits in a batch"),
         (request > n, f"groups_per_request * group_size {request} > buffer.capacity {n}: a request never fits"),
         (buffer.min_size > n, f"buffer.min_size {buffer.min_size} > buffer.capacity {n}: it is never reached"),
+        (
+            not queue and int((1 - buffer.positive_bias) * (n // shards)) * shards < b,
+            f"buffer.positive_bias {buffer.positive_bias} keeps fewer of the newest of {n} than loop.batch_size {b}: "
+            "without enough correct ones no batch would ever be there",
+        ),
         (loop.shards and queue, "loop.shards needs buffer.kind = replay: the queue is one"),
         (
             loop.shards and bool(b % t or n % t),

@@ -18,6 +18,9 @@ TIMING = ("busy_generate_s", "busy_score_s", "busy_train_s", "mu_measured")
 ARMS = {
     "replay": {"buffer": {"capacity": 252}},
     "shards": {"buffer": {"capacity": 252}, "loop": {"shards": True}},
+    "positive bias": {"buffer": {"capacity": 252, "positive_bias": 0.5, "correct_above": 0.5}},
+    "sharded epochs of draws": {"buffer": {"capacity": 252, "sampler": "epoch"}, "loop": {"shards": True}},
+    "never used first": {"buffer": {"capacity": 252, "sampler": "never_used_first"}},
     "queue": {"buffer": {"kind": "queue", "capacity": 180}},
     "blocked queue": {"buffer": {"kind": "queue", "capacity": 96}, "loop": {"generators": 8, "trainers": 1}},
     "epochs": {"buffer": {"kind": "queue", "capacity": 180}, "loop": {"epochs": 3}},

@@ -7,7 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ostinato.buffer import ReplayBuffer, ShardedBuffer, no_buffer, paper_fifo
+from ostinato.buffer import (
+    Epoch,
+    MaxStaleness,
+    MinSize,
+    NeverUsedFirst,
+    PositiveBias,
+    ReplayBuffer,
+    Retention,
+    Sampler,
+    ShardedBuffer,
+    Uniform,
+    no_buffer,
+)
 from ostinato.config import BufferConfig, LoopConfig, RunConfig, config_to_dict
 from ostinato.evaluation import evaluate
 from ostinato.loop.channel import MemoryChannel
@@ -180,19 +192,30 @@ def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
     """The buffer, its T shards, or the queue that a recipe asks for."""
     if buffer.kind == "queue":
         return no_buffer(buffer.capacity, order=buffer.order, max_staleness=loop.max_staleness)
-    shards: list[ReplayBuffer] = [
-        paper_fifo(
+    count = loop.trainers if loop.shards else 1
+    shards = [
+        ReplayBuffer(
             buffer.capacity // count,
-            replacement=buffer.replacement,
-            min_size=buffer.min_size // count,
-            max_staleness=loop.max_staleness,
+            sampler=_sampler(buffer),
+            retention=_retention(buffer, loop),
+            limiter=MinSize(buffer.min_size // count),
             first_id=index,
             id_stride=count,
         )
-        for count in [loop.trainers if loop.shards else 1]
         for index in range(count)
     ]
     return ShardedBuffer(shards) if loop.shards else shards[0]
+
+
+def _sampler(buffer: BufferConfig) -> Sampler:
+    if buffer.sampler == "epoch":
+        return Epoch()
+    return NeverUsedFirst() if buffer.sampler == "never_used_first" else Uniform(buffer.replacement)
+
+
+def _retention(buffer: BufferConfig, loop: LoopConfig) -> list[Retention]:
+    rules: list[Retention] = [] if loop.max_staleness is None else [MaxStaleness(loop.max_staleness)]
+    return [*rules, PositiveBias(buffer.positive_bias, buffer.correct_above)] if buffer.positive_bias else rules
 
 
 def powers_of_two(n: int) -> list[int]:
