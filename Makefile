@@ -1,11 +1,11 @@
 # make env    the environment alone (.venv)          make demo   the main job on a CPU, about 5 minutes
-# make test   format, lint, types, floors, tests     make bench  figures against peers (installs them)
+# make test   format, lint, types, floors, tests     make bench  figures against peers (installs them); JSON=FILE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: env demo test bench smollm2 clean
+.PHONY: env demo test bench bench-buffer bench-trl smollm2 clean
 
 env: $(STAMP)
 
@@ -23,7 +23,12 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
 
-bench: .venv-bench/.ready
+bench: bench-buffer bench-trl
+
+bench-buffer: .venv-bench/.ready
+	.venv-bench/bin/python -m benchmarks.buffer $(if $(JSON),--json $(JSON))
+
+bench-trl: .venv-bench/.ready
 	.venv-bench/bin/python benchmarks/trl_throughput.py
 
 .venv-bench/.ready: pyproject.toml constraints.txt

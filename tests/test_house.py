@@ -13,9 +13,9 @@ PACKAGE = ROOT / "src" / "ostinato"
 
 FLOORS = [
     {"errors", "ragged", "rollouts", "protocols", "staleness", "config", "recipe", "telemetry", "interrupt"},
-    {"advantages", "buffer", "theory", "stats", "evaluation", "tasks"},
-    {"losses", "batching"},
-    {"loop"},
+    {"advantages", "buffer", "rollout_files", "theory", "stats", "evaluation", "tasks"},
+    {"losses", "batching", "tensors"},
+    {"loop", "sharing"},
     {"backends", "report"},
     {"cli"},
     {"__main__"},
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "buffer": {"numba", "llvmlite"},  # in `compiled`, which `kernels` imports where numba is installed
     "losses": {"torch"},
     "batching": {"torch"},
+    "tensors": {"torch"},
     "backends": {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub"},
     "report": set(),
 }
