@@ -42,12 +42,19 @@ def test_asymre_reports_the_ratio_without_using_it(random_batch):
 
 
 @pytest.mark.parametrize(
-    ("baseline", "limit"),
-    [(0.25, (0.0, 0.125, 0.875)), (-1.0, (10 / 27, 9 / 27, 8 / 27))],
+    ("behavior", "rewards", "baseline", "limit"),
+    [
+        ((0.5, 0.3, 0.2), (0.0, 0.5, 1.0), -1.0, (10 / 27, 9 / 27, 8 / 27)),
+        ((0.5, 0.3, 0.2), (0.0, 0.5, 1.0), 0.0, (0.0, 3 / 7, 4 / 7)),
+        ((0.5, 0.3, 0.2), (0.0, 0.5, 1.0), 0.25, (0.0, 0.125, 0.875)),
+        ((0.5, 0.3, 0.2), (0.0, 0.5, 1.0), 0.45, (0.0, 0.0, 1.0)),
+        # At the mean reward exactly, 0.365: one arm, and not the best one.
+        ((0.5, 0.45, 0.05), (0.0, 0.7, 1.0), 0.365, (0.0, 1.0, 0.0)),
+    ],
 )
-def test_asymre_gradient_flow_ends_at_the_limit_policy_of_its_baseline(baseline, limit):
-    behavior = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    rewards = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+def test_asymre_gradient_flow_ends_at_the_limit_policy_of_its_baseline(behavior, rewards, baseline, limit):
+    behavior = torch.tensor(behavior, dtype=torch.float64)
+    rewards = torch.tensor(rewards, dtype=torch.float64)
     logits = behavior.log().requires_grad_()
     for _ in range(3000):
         # One rollout an arm, weighted so that the mean over rollouts is the expectation under the behavior policy.

@@ -7,7 +7,7 @@ from ostinato.errors import ConfigError, DataError
 from ostinato.losses import asymre, grpo
 from ostinato.losses.output import ratio_metrics
 from ostinato.losses.ratios import masked_log_ratio
-from ostinato.losses.reduce import sequence_sum_mean, token_mean
+from ostinato.losses.reduce import sequence_mean, sequence_sum_mean, token_mean
 
 INF, NAN = math.inf, math.nan
 
@@ -38,7 +38,14 @@ def test_sequence_sum_mean_divides_sums_by_rollouts_or_by_a_constant():
     assert sequence_sum_mean(UNEVEN, UNEVEN_MASK, denominator=2 * 10).item() == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("reduce", [token_mean, sequence_sum_mean])
+def test_sequence_mean_lets_every_rollout_weigh_the_same():
+    assert sequence_mean(UNEVEN, UNEVEN_MASK).item() == pytest.approx(-0.25)
+    assert sequence_mean(UNEVEN, UNEVEN_MASK, denominator=4).item() == pytest.approx(-0.125)
+    with_empty = torch.cat([UNEVEN_MASK, torch.zeros(2, 8, dtype=torch.bool)])
+    assert sequence_mean(UNEVEN.repeat(2, 1), with_empty).item() == pytest.approx(-0.125)
+
+
+@pytest.mark.parametrize("reduce", [token_mean, sequence_mean, sequence_sum_mean])
 @pytest.mark.parametrize("denominator", [None, 0.0, 5.0])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 0), (0, 3)])
 def test_reductions_are_zero_when_nothing_is_under_the_mask(reduce, denominator, shape):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ostinato.losses.output import LossOutput, ratio_metrics
-from ostinato.losses.ratios import masked_log_ratio
-from ostinato.losses.reduce import sequence_sum_mean
-from ostinato.losses.shapes import check_inputs
+from ostinato.losses.checks import check_inputs
+from ostinato.losses.output import LossOutput
+from ostinato.losses.reinforce import reinforce
 
 
 def asymre(
@@ -34,10 +32,12 @@ def asymre(
     any other shape.
     Source: AsymRE, arXiv 2506.20520.
     """
-    check_inputs(logprobs_BL, mask_BL, advantages_B, behavior_logprobs_BL=behavior_logprobs_BL, weights_B=weights_B)
-    coefficients_B = advantages_B.detach() if weights_B is None else weights_B.detach() * advantages_B.detach()
-    loss = -sequence_sum_mean(coefficients_B[:, None] * logprobs_BL, mask_BL, denominator=denominator)
-    if behavior_logprobs_BL is None:
-        return LossOutput(loss, {"tokens": mask_BL.sum()})
-    log_ratio_BL = masked_log_ratio(logprobs_BL.detach(), behavior_logprobs_BL, mask_BL)
-    return LossOutput(loss, ratio_metrics(log_ratio_BL, torch.zeros_like(mask_BL), mask_BL))
+    check_inputs(logprobs_BL, mask_BL, advantages_B=advantages_B)
+    return reinforce(
+        logprobs_BL,
+        advantages_B,
+        mask_BL,
+        behavior_logprobs_BL=behavior_logprobs_BL,
+        weights_B=weights_B,
+        denominator=denominator,
+    )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ostinato.errors import ConfigError
-from ostinato.losses.output import LossOutput, ratio_metrics
-from ostinato.losses.ratios import masked_log_ratio
-from ostinato.losses.reduce import token_mean
-from ostinato.losses.shapes import check_inputs
+from ostinato.losses.clipped import clipped_surrogate
+from ostinato.losses.output import LossOutput
 
 
 def grpo(
@@ -38,16 +34,13 @@ def grpo(
     Source: GRPO, arXiv 2402.03300, equation 3 without its KL term; clip: PPO, arXiv 1707.06347, equation 7; mean over
     all tokens of the batch: DAPO, arXiv 2503.14476, section 3.3.
     """
-    check_inputs(logprobs_BL, mask_BL, advantages_B, behavior_logprobs_BL=behavior_logprobs_BL, weights_B=weights_B)
-    if not 0 <= clip_low <= 1 <= clip_high:
-        raise ConfigError(f"expected 0 <= clip_low <= 1 <= clip_high, got clip_low {clip_low}, clip_high {clip_high}")
-    log_ratio_BL = masked_log_ratio(logprobs_BL, behavior_logprobs_BL, mask_BL)
-    ratio_BL = log_ratio_BL.exp()
-    advantages_B1 = advantages_B.detach()[:, None]
-    free_BL = ratio_BL * advantages_B1
-    bounded_BL = ratio_BL.clamp(clip_low, clip_high) * advantages_B1
-    surrogate_BL = torch.minimum(free_BL, bounded_BL)
-    if weights_B is not None:
-        surrogate_BL = weights_B.detach()[:, None] * surrogate_BL
-    loss = -token_mean(surrogate_BL, mask_BL, denominator=denominator)
-    return LossOutput(loss, ratio_metrics(log_ratio_BL, bounded_BL < free_BL, mask_BL))
+    return clipped_surrogate(
+        logprobs_BL,
+        behavior_logprobs_BL,
+        advantages_B,
+        mask_BL,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        weights_B=weights_B,
+        denominator=denominator,
+    )

@@ -23,9 +23,10 @@ class LossOutput(NamedTuple):
 def ratio_metrics(log_ratio_BL: Tensor, clipped_BL: Tensor, mask_BL: Tensor) -> dict[str, Tensor]:
     """How far the policy has moved from the one that generated, over the tokens under the mask.
 
-    With r = exp(log_ratio) = pi / mu: `ratio_sum`, `ratio_max` (0 without tokens), `log_ratio_abs_sum`, `clipped`
-    (tokens whose gradient the clip removes) and `kl_sum`, the sum of r - 1 - log r >= 0, which estimates KL(mu || pi)
-    without bias. `log_ratio_BL` must be 0 where the mask is False.
+    With r = exp(log_ratio) = pi / mu of each token, at whatever level the loss takes its own ratio: `ratio_sum`,
+    `ratio_max` (0 without tokens), `log_ratio_abs_sum`, `clipped` (tokens that a clip, a cap or a mask of the loss acts
+    on) and `kl_sum`, the sum of r - 1 - log r >= 0, which estimates KL(mu || pi) without bias. `log_ratio_BL` must be 0
+    where the mask is False.
     Source: estimator k3, http://joschu.net/blog/kl-approx.html.
     """
     ratio_BL = torch.where(mask_BL, log_ratio_BL.exp(), 0.0)
