@@ -8,6 +8,7 @@ Shape letter: n rollouts; groups of any size, their members in any order.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,8 @@ def shifted_advantages(
 def score_group(rollouts: Rollouts, rewards: Sequence[float] | NDArray[Any]) -> Rollouts:
     """Set reward, group_reward_mean, group_reward_std and the frozen GRPO advantage of whole groups.
 
-    `rewards`: one finite number a rollout. Raises `DataError` otherwise.
+    `rewards`: one finite number a rollout. Raises `DataError` otherwise. Warns when no two rollouts share a `group_id`:
+    then every advantage is 0.
     """
     try:
         reward = np.array(rewards, dtype=np.float64)
@@ -71,6 +73,13 @@ def score_group(rollouts: Rollouts, rewards: Sequence[float] | NDArray[Any]) -> 
     if len(bad):
         row = int(bad[0])
         raise DataError(f"reward {reward[row]} of rollout {row} (group {rollouts.group_id[row]}) is not finite")
+    if len(rollouts) > 1 and len(np.unique(rollouts.group_id)) == len(rollouts):
+        warnings.warn(
+            f"each of the {len(rollouts)} rollouts is a group of its own, so every advantage is 0: give the rollouts of "
+            "one prompt one group_id",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     mean, std = group_statistics(reward, rollouts.group_id)
     return rollouts.replace(
         reward=reward,

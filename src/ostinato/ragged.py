@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,14 @@ def described(value: Any) -> str:
     return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """`value` as an array. Raises `DataError` where numpy cannot make one: rows of different lengths, for one."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises any of them for what numpy cannot hold
+        raise DataError(f"{name} cannot be an array: {error}") from None
+
+
 def fits(values: NDArray[Any], dtype: Any) -> bool:
     """Whether values can be of this dtype without another meaning: of its kind, and integers within its range."""
     if not np.can_cast(values.dtype, dtype, "same_kind"):
@@ -83,7 +92,7 @@ def check_offsets(offsets: NDArray[np.int64], total: int) -> None:
     """Raise `DataError` unless the offsets rise from 0 to `total`, the number of values."""
     if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
         raise DataError(f"offsets are {described(offsets)}, expected int64 (rows + 1,)")
-    if offsets[0] != 0 or offsets[-1] != total or np.any(offsets[1:] < offsets[:-1]):
+    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
         raise DataError(f"offsets must rise from 0 to {total}, the number of values, got {offsets[:8]}...")
 
 
@@ -96,7 +105,7 @@ def row_bounds(offsets: NDArray[np.int64], index: int) -> tuple[np.int64, np.int
 
 def row_numbers(rows: NDArray[np.int64] | Sequence[int], n: int) -> NDArray[np.int64]:
     """`rows` as int64 (k,). Raises `DataError` unless they are integers from 0 to n - 1; masks are not row numbers."""
-    index = np.asarray(rows)
+    index = as_array(rows, "row numbers")
     if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
         raise DataError(
             f"row numbers are {described(index)}, expected integers (k,); np.flatnonzero turns a mask into them"
@@ -131,11 +140,26 @@ def packed_ids(
     return ids.astype(np.int32, copy=False)
 
 
+def content_ids(rows: Sequence[NDArray[Any]]) -> list[int]:
+    """A stable number of 63 bits for each row, the same for the same bytes."""
+    known: dict[bytes, int] = {}
+    ids = []
+    for row in rows:
+        content = row.tobytes()
+        if content not in known:
+            known[content] = int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
+        ids.append(known[content])
+    return ids
+
+
 def after_zeros(before: Sequence[int], rows: Sequence[Any]) -> NDArray[np.float32]:
     """The rows one after the other, each behind as many zeros as are to stand before it: float32."""
     zeros = np.zeros(max(before, default=0), np.float32)
     parts = [part for count, row in zip(before, rows, strict=True) for part in (zeros[:count], row)]
-    return np.concatenate(parts, dtype=np.float32, casting="unsafe") if parts else zeros
+    try:
+        return np.concatenate(parts, dtype=np.float32, casting="unsafe") if parts else zeros
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises any of them for what numpy cannot hold
+        raise DataError(f"log-probs are no rows of numbers: {error}; of tensors give .detach().float().cpu()") from None
 
 
 def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArray[Any]:
@@ -145,7 +169,7 @@ def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArra
         column = np.empty(n, dtype)
         column.fill(value)
         return column
-    given = np.asarray(value)
+    given = as_array(value, name)
     if given.dtype.type is dtype and given.shape == (n,) and given.dtype.isnative:
         return given.copy()
     if given.shape not in ((), (n,)) or (n and not fits(given, dtype)):
@@ -155,6 +179,8 @@ def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArra
 
 def check_extra(name: str, column: Any, n: int) -> None:
     """Raise `DataError` unless the column has n rows that `numpy.savez` can hold without pickling."""
+    if not isinstance(name, str):  # a file could not give it back
+        raise DataError(f"the name of an extra column is {name!r}, expected a str")
     values = column.values if isinstance(column, Ragged) else column
     if not isinstance(values, np.ndarray) or not values.ndim or values.dtype.hasobject:
         raise DataError(f"extra column {name!r} is {described(values)}, expected a Ragged or an array without objects")

@@ -24,6 +24,7 @@ from ostinato.ragged import (
     check_extra,
     check_offsets,
     concatenate_extra,
+    content_ids,
     described,
     gather_positions,
     layout,
@@ -56,6 +57,8 @@ ROW_COLUMNS: dict[str, type[np.generic]] = {
     "top_k": np.int32,
     "source": np.str_,
 }
+
+_NATIVE = {name: np.dtype(dtype) for name, dtype in {**TOKEN_COLUMNS, **ROW_COLUMNS}.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +112,11 @@ class Rollouts:
             _check_column(name, getattr(self, name), dtype, (n,))
         for name, column in self.extras.items():
             check_extra(name, column, n)
-        self._check_prompts()
+        self.check_prompts()
 
-    def _check_prompts(self) -> None:
-        if np.any(self.prompt_length > np.diff(self.offsets)) or np.any(self.prompt_length < 0):
+    def check_prompts(self) -> None:
+        """Raise `DataError` unless every prompt lies within its rollout."""
+        if np.minimum(self.lengths - self.prompt_length, self.prompt_length).min(initial=0) < 0:
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
     @classmethod
@@ -134,7 +138,8 @@ class Rollouts:
         """Pack n (prompt, completion, log-probs of the completion) triples given as token ids.
 
         `columns`: any row column by name, a scalar for all rows or one value a row; `extras` too. Columns left out are
-        0 (temperature and top_p: 1; group_id: the row number; policy_version_max: policy_version_min).
+        0 (temperature and top_p: 1; group_id: the row number, each a group of its own; prompt_id: a hash of the
+        prompt's tokens; policy_version_max: policy_version_min).
         Raises `DataError` when the counts or lengths differ, or token ids are no integers from 0 to 2^31 - 1.
         """
         n = len(prompts)
@@ -149,8 +154,13 @@ class Rollouts:
         extras = columns.pop("extras", {})
         for name, column in extras.items():
             check_extra(name, column, n)
+        tokens = packed_ids(prompts, completions, offsets)
+        if "prompt_id" not in columns:
+            columns["prompt_id"] = content_ids(
+                [tokens[a : a + count] for a, count in zip(offsets[:-1].tolist(), before, strict=True)]
+            )
         rollouts = cls.trusted(
-            tokens=packed_ids(prompts, completions, offsets),
+            tokens=tokens,
             loss_mask=np.repeat(np.arange(2 * n) % 2 == 1, lengths.T.reshape(-1)),
             behavior_logprobs=after_zeros(before, logprobs),
             offsets=offsets,
@@ -158,7 +168,7 @@ class Rollouts:
             extras=extras,
         )
         if "prompt_length" in columns:
-            rollouts._check_prompts()
+            rollouts.check_prompts()
         return rollouts
 
     def __len__(self) -> int:
@@ -167,7 +177,7 @@ class Rollouts:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each rollout, prompt included: int64 (n,)."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def completion_lengths(self) -> NDArray[np.int64]:
@@ -247,6 +257,8 @@ def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    if type(column) is np.ndarray and column.dtype is _NATIVE[name] and column.shape == shape:
+        return
     good = isinstance(column, np.ndarray) and column.shape == shape
     if not good or (column.dtype.type is not dtype and column.dtype != dtype) or not column.dtype.isnative:
         raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")

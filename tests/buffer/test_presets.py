@@ -325,11 +325,11 @@ def test_rlep_when_filled_holds_successes_and_draws_two_of_each_prompt() -> None
         (lambda: rlep(8, threshold=float("nan")), "threshold must be a finite number, got nan"),
         (lambda: freshness_per(tau=0.0), "tau"),
         (lambda: freshness_per(100), "min_size 128 is never reached at a capacity of 100"),
-        (lambda: judge_guided(8, warmup_steps=0), "at least 1 step"),
-        (lambda: judge_guided(8, warmup_steps=5, share=1.5), "share of a mixture"),
+        (lambda: judge_guided(8, warmup_steps=0), "warmup_steps must be at least 1"),
+        (lambda: judge_guided(8, warmup_steps=5, share=1.5), "share must lie between 0 and 1"),
         (lambda: advantage_prioritized(max_staleness=-1), "max_staleness must be at least 0"),
         (lambda: repo(8, per_prompt=0), "rollouts kept per prompt must be at least 1"),
-        (lambda: exgrpo_buckets(8, group_size=1), "group size of at least 2"),
+        (lambda: exgrpo_buckets(8, group_size=1), "group_size must be at least 2"),
     ],
 )
 def test_presets_when_impossible_are_refused(make, message) -> None:

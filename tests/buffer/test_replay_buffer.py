@@ -196,8 +196,8 @@ def test_misuse_when_attempted_is_refused() -> None:
     ("make", "message"),
     [
         (lambda: ReplayBuffer(0), "capacity must be at least 1, got 0"),
-        (lambda: ReplayBuffer(1, id_stride=0), "rollout ids must rise from 0 or more, got first_id 0, id_stride 0"),
-        (lambda: no_buffer(4, order="foo"), r"order must be one of \['newest', 'oldest'\], got 'foo'"),
+        (lambda: ReplayBuffer(1, id_stride=0), "id_stride must be at least 1, got 0"),
+        (lambda: no_buffer(4, order="foo"), r"order must be one of \[?'newest', 'oldest'\]?, got 'foo'"),
         (lambda: paper_fifo(4, min_size=-1), "min_size must be at least 0, got -1"),
         (lambda: paper_fifo(4, max_staleness=-1), "max_staleness must be at least 0, got -1"),
         (lambda: MaxUses(0), "max_uses must be at least 1, got 0"),

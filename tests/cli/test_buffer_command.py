@@ -1,37 +1,22 @@
 """`ostinato buffer`: what it prints, writes, refuses, and leaves alone."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from buffer_examples import inspected, logged, rollouts, tree
 
 from ostinato import ReplayBuffer, Rollouts
 from ostinato.buffer.journal import JournaledBuffer
+from ostinato.cli.buffer_characters import CharacterReader
 from ostinato.cli.main import main
 from ostinato.rollout_files import read_rollouts
 
 TOY = str(Path(__file__).parent.parent.parent / "recipes" / "toy.toml")
-
-
-def rollouts(n: int = 6, **columns) -> Rollouts:
-    """Groups of two; rewards 0, 1, 0, 1 ...; prompts of 2 tokens, completions of 1, 2, 3 ... tokens."""
-    columns = {
-        "prompt_id": np.arange(n) // 4,
-        "group_id": np.arange(n) // 2,
-        "reward": np.arange(n) % 2,
-        "group_reward_mean": 0.5,
-        "group_reward_std": np.where(np.arange(n) < 4, 0.7, 0.0),
-        "source": ["math", "math", "math", "code", "code", "math"][:n],
-    } | columns
-    completions = [[10 + i] * (i + 1) for i in range(n)]
-    return Rollouts.from_completions([[1, 2]] * n, completions, [[-0.5] * len(c) for c in completions], **columns)
-
-
-def tree(path: Path) -> dict[str, tuple[int, bytes]]:
-    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(path.rglob("*")) if p.is_file()}
 
 
 def buffer_of_six() -> ReplayBuffer:
@@ -43,12 +28,6 @@ def buffer_of_six() -> ReplayBuffer:
     for step in range(3, 6):
         buffer.sample(2, train_step=step, rng=rng)
     return buffer
-
-
-def inspected(capsys, path, *words) -> dict:
-    capsys.readouterr()
-    assert main(["buffer", "inspect", str(path), "--json", *words]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 class Fourth:
@@ -135,6 +114,27 @@ def test_inspect_when_given_a_tokenizer_shows_text_and_never_steers_the_terminal
     assert "--tokenizer" in capsys.readouterr().err
 
 
+def test_characters_when_shown_need_no_transformers_and_are_those_of_the_tokenizer(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    tokens = list(range(110))
+    try:
+        from ostinato.backends.hf.tokenizer import character_tokenizer
+    except ImportError:
+        pass
+    else:
+        assert CharacterReader().decode(tokens) == character_tokenizer().decode(tokens, skip_special_tokens=True)
+    buffer = ReplayBuffer(1)
+    buffer.add(Rollouts.from_completions([[4, 5]], [[13, 1]], [[-0.1] * 2]), train_step=0)
+    buffer.save(tmp_path / "b")
+    for module in ("transformers", "tokenizers", "torch"):
+        monkeypatch.setitem(sys.modules, module, None)
+    row = inspected(capsys, tmp_path / "b", "--tokenizer", "characters")["rows"][0]
+    assert (row["prompt"], row["completion"]) == ("12", "a")
+    assert main(["buffer", "inspect", str(tmp_path / "b"), "--tokenizer", "other"]) == 1
+    assert "pip install 'ostinato[hf]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_inspect_when_given_a_run_or_a_checkpoint_shows_its_newest_buffer(runs, capsys, name) -> None:
     before = tree(runs)
@@ -183,35 +183,6 @@ def test_inspect_when_given_a_journal_sees_every_operation_also_while_it_is_writ
     assert len(read_rollouts(tmp_path / "a.jsonl")) == 4
 
 
-def logged(path: Path, *records: dict) -> Path:
-    base = {"prompt_token_ids": [1, 2], "response_ids": [3], "rollout_logprobs": [-0.5]}
-    path.write_text("".join(json.dumps(base | record) + "\n" for record in records))
-    return path
-
-
-def test_import_when_logged_elsewhere_computes_groups_and_keeps_the_newest(tmp_path, capsys) -> None:
-    file = logged(tmp_path / "log.jsonl", *[{"reward": i % 2, "uid": "ab"[i // 2], "step": i} for i in range(4)])
-    words = ["buffer", "import", str(file), "--out", str(tmp_path / "b.ost")]
-    assert main([*words, "--capacity", "3", "--policy-version", "5", "--source", "prod", "--train-step", "9"]) == 0
-    assert (
-        capsys.readouterr().out
-        == f"3 rollouts at train step 9 saved to {tmp_path / 'b.ost'}; 1 older ones did not fit\n"
-    )
-    buffer = ReplayBuffer(3)
-    buffer.load(tmp_path / "b.ost")
-    assert buffer.columns["reward"].tolist() == [1, 0, 1] and buffer.columns.sources == ("prod",)
-    high = 0.5 / (0.5**0.5 + 1e-4)
-    assert buffer.columns["advantage"] == pytest.approx([high, -high, high])
-    assert inspected(capsys, tmp_path / "b.ost")["staleness"]["max"] == 4
-
-
-def test_import_when_bounded_in_bytes_keeps_the_bound(tmp_path, capsys) -> None:
-    file = logged(tmp_path / "log.jsonl", *[{"reward": 0}] * 500)
-    assert main(["buffer", "import", str(file), "--out", str(tmp_path / "b"), "--capacity-bytes", "20000"]) == 0
-    found = inspected(capsys, tmp_path / "b")
-    assert 0 < found["rollouts"] < 500 and found["bytes"] <= 20000
-
-
 def test_inspect_when_given_a_file_says_what_it_left_out(tmp_path, capsys) -> None:
     file = logged(tmp_path / "log.jsonl", {}, {"rollout_logprobs": None}, {"reward": "x"}, {"top_p": 0.9, "about": {}})
     assert main(["buffer", "inspect", str(file), "--missing-logprobs", "drop", "--skip-bad", "--json"]) == 0
@@ -221,7 +192,7 @@ def test_inspect_when_given_a_file_says_what_it_left_out(tmp_path, capsys) -> No
     remarks = shown.err.splitlines()
     assert remarks[0].startswith(f"refused {file}:3: reward is 'x'")
     assert "left out 1 rollouts without log-probs" in remarks
-    assert "2 rollouts have neither reward nor advantage: both are 0" in remarks
+    assert any(line.startswith("2 rollouts have neither reward nor advantage: both are 0") for line in remarks)
     assert any(line.startswith("1 rollouts were sampled with top_p < 1") for line in remarks)
     assert "extra column 'about' left out: an object" in remarks
     assert main(["buffer", "inspect", str(file.with_name("none.jsonl")), "--json"]) == 1
@@ -257,13 +228,19 @@ def test_inspect_when_nothing_is_there_says_none(tmp_path, capsys) -> None:
         (["import", "log.jsonl", "--out", "b", "--capacity", "0"], 2, "capacity"),
         (["import", "log.jsonl", "--out", "b", "--capacity-bytes", "10"], 1, "bytes"),
         (["import", "log.jsonl", "--out", "b", "--policy-version", "4", "--train-step", "3"], 2, "train step 3"),
+        (["import", "log.jsonl", "--out", "b", "--train-step", "9" * 23], 2, "expected below 2^62"),
+        (["import", "log.jsonl", "--out", "b", "--policy-version", "9" * 23], 2, "expected below 2^62"),
+        (["import", "log.jsonl", "--out", "b", "--temperature", "nan"], 2, "got temperature nan"),
+        (["import", "log.jsonl", "--out", "b\0"], 2, "cannot be the name of a file"),
+        (["inspect", "log\0.jsonl"], 1, "cannot be the name of a file"),
         (["import", "cut.ost", "--out", "b"], 2, "expected .jsonl or .parquet"),
         (["import", "empty.jsonl", "--out", "b"], 1, "holds no rollouts"),
     ],
 )
 def test_command_when_it_cannot_be_done_says_why_in_one_line(tmp_path, monkeypatch, capsys, words, code, said) -> None:
     monkeypatch.chdir(tmp_path)
-    logged(Path("log.jsonl"), {"reward": 1})
+    whole = {"reward": 1, "advantage": 0.5, "temperature": 1, "top_p": 1, "top_k": 0}
+    logged(Path("log.jsonl"), whole | ({} if "--policy-version" in words else {"policy_version": 0}))
     buffer_of_six().save("cut.ost")
     Path("cut.ost").write_bytes(Path("cut.ost").read_bytes()[:-20])
     for name in ("junk", "junk.npz", "junk.parquet"):
@@ -276,11 +253,25 @@ def test_command_when_it_cannot_be_done_says_why_in_one_line(tmp_path, monkeypat
     assert tree(tmp_path) == before
 
 
-def test_export_when_forced_replaces_also_its_own_source(tmp_path, capsys) -> None:
-    file = logged(tmp_path / "log.jsonl", {"reward": 1}, {"reward": 0})
-    assert main(["buffer", "export", str(file), "--out", str(file), "--force"]) == 0
-    assert json.loads(file.read_text().splitlines()[1])["completion_ids"] == [3]
-    assert len(list(tmp_path.iterdir())) == 1
+@pytest.mark.parametrize("action", ["export", "import"])
+@pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
+def test_source_when_it_is_the_target_is_never_replaced(tmp_path, capsys, action, link) -> None:
+    file = out = logged(tmp_path / "log.jsonl", {"reward": 1}, {"reward": 0})
+    if link is not None:
+        out = tmp_path / "other.jsonl"
+        getattr(out, link)(file)
+    before = tree(tmp_path)
+    assert main(["buffer", action, str(file), "--out", str(out), "--force"]) == 2
+    assert "is what is read" in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
+def test_output_when_the_terminal_knows_ascii_only_is_written_out(tmp_path) -> None:
+    file = logged(tmp_path / "l\u00f6g.jsonl", {"reward": 1, "source": "\u00fc", "t\u00e4g": 1})
+    words = [sys.executable, "-m", "ostinato", "buffer", "inspect", str(file)]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=ascii_only)
+    assert done.returncode == 0 and "\\xfc 100.0 %" in done.stdout and "l\\xf6g.jsonl" in done.stdout
 
 
 def test_command_when_run_from_a_shell_ends_without_a_traceback(tmp_path) -> None:

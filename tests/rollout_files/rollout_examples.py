@@ -76,8 +76,9 @@ def some_rollouts(draw, min_size=1):
         **{name: draw(hnp.arrays(np.int64, n, elements=ids)) for name in ("prompt_id", "group_id", "birth_step")},
         **{
             name: draw(hnp.arrays(np.float64, n, elements=number))
-            for name in ("reward", "group_reward_mean", "group_reward_std", "advantage")
+            for name in ("reward", "group_reward_mean", "advantage")
         },
+        group_reward_std=draw(hnp.arrays(np.float64, n, elements=st.floats(0, 1e100))),
         truncated=draw(hnp.arrays(np.bool_, n)),
         temperature=draw(hnp.arrays(np.float32, n, elements=st.floats(0, 10, width=32))),
         top_p=draw(hnp.arrays(np.float32, n, elements=st.floats(0, 1, width=32))),
@@ -90,3 +91,18 @@ def some_rollouts(draw, min_size=1):
 def line(completion=(5, 6), **fields):
     """A smallest whole line."""
     return {"prompt_ids": [1, 2], "completion_ids": list(completion), "logprobs": [-0.5] * len(completion), **fields}
+
+
+def typed(dtype, shape, ragged, values) -> dict:
+    return {"dtype": dtype, "shape": shape, "ragged": ragged, "values": values}
+
+
+ANYTHING = [
+    None, True, 1, -1, 0.5, 1e308, 10**400, -(10**25), float("nan"), float("inf"), "5", "9" * 5000, "", [], {}, [1],
+    [[1]], [None], [1, 2], [10**400, 1], [True, False], ["a"], [{}], [1, [2]], [1e308, 1e308], [0.5, "x"], {"a": 1},
+    [{"logprob": 1}], {"content": [{"logprob": -1}, {"logprob": None}]}, {"content": 3},
+    typed("<f4", [2], False, [1, 2]), typed("O", [], False, 1), typed("zz", [], True, 1),
+    typed("<f4", "x", True, 1), typed("<f4", [-1], True, [1]),
+    typed("S0", [], False, []), typed("<f4", [3], False, [1, 2]), typed(["a"], [], True, 1),
+    typed("|V0", [], True, [[]]), typed("<i2", [], False, 99999), typed("<f4", [0], True, [[], []]),
+]  # fmt: skip

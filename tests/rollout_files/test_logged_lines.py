@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from rollout_examples import line
+from rollout_examples import ANYTHING, line
 
 from ostinato import ConfigError, DataError
 from ostinato.ragged import Ragged
@@ -111,6 +111,12 @@ def test_logprobs_when_of_another_number_are_refused(lines) -> None:
         ({"truncated": "yes"}, "truncated is 'yes'"),
         ({"group_id": 1.5}, "group_id is 1.5"),
         ({"extras": 3}, "'extras' is 3"),
+        ({"reward": []}, "reward is [], expected a number, or 2 of them"),
+        ({"reward": [1, 0, 1]}, "reward is [1, 0, 1], expected a number, or 2 of them"),
+        ({"policy_version": [1]}, "policy_version is [1], expected a number, or 2 of them"),
+        ({"group_reward_std": -1}, "group_reward_std is -1, expected at least 0"),
+        ({"top_k": -2}, "top_k is -2, expected -1 (off)"),
+        ({"source": ["a"]}, "source is ['a'], expected a name"),
         ({"response_ids": [5, 7]}, "'completion_ids' and 'response_ids' both name the completion_ids and differ"),
     ],
 )
@@ -205,11 +211,12 @@ def test_defaults_when_given_stand_for_what_lines_leave_out(lines) -> None:
 def test_names_when_renamed_are_looked_up_first(lines) -> None:
     record = {"p": [1], "c": [2], "old_log_probs": [-1.0], "score": 3, "uid": 1}
     path = lines(record)
-    with pytest.raises(DataError, match="expected token ids"):
+    with pytest.raises(DataError, match="no token ids of the completion"):
         open_rollouts(path)
     rename = renaming(["p=prompt_ids", "c=completion_ids", "old_log_probs=logprobs", "uid=prompt_id"])
     read = read_rollouts(path, ReadRules(rename=rename))
     assert (read.prompt_id.item(), read.reward.item()) == (1, 3)
+    assert renaming(["answers=outputs"]) == {"answers": "outputs"}
     for pair in ("p", "=prompt_ids", "p=nothing"):
         with pytest.raises(ConfigError, match="expected THEIRS=OURS"):
             renaming([pair])
@@ -243,21 +250,6 @@ def test_extras_when_asked_for_are_these_or_an_error(lines) -> None:
         open_rollouts(path, ReadRules(extras=("text",)))
     with pytest.raises(DataError, match="no line has the extra column 'nothing'"):
         open_rollouts(path, ReadRules(extras=("nothing",)))
-
-
-def typed(dtype, shape, ragged, values) -> dict:
-    return {"dtype": dtype, "shape": shape, "ragged": ragged, "values": values}
-
-
-ANYTHING = [
-    None, True, 1, -1, 0.5, 1e308, 10**400, -(10**25), float("nan"), float("inf"), "5", "9" * 5000, "", [], {}, [1],
-    [[1]], [None], [1, 2], [10**400, 1], [True, False], ["a"], [{}], [1, [2]], [1e308, 1e308], [0.5, "x"], {"a": 1},
-    [{"logprob": 1}], {"content": [{"logprob": -1}, {"logprob": None}]}, {"content": 3},
-    typed("<f4", [2], False, [1, 2]), typed("O", [], False, 1), typed("zz", [], True, 1),
-    typed("<f4", "x", True, 1), typed("<f4", [-1], True, [1]),
-    typed("S0", [], False, []), typed("<f4", [3], False, [1, 2]), typed(["a"], [], True, 1),
-    typed("|V0", [], True, [[]]), typed("<i2", [], False, 99999), typed("<f4", [0], True, [[], []]),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [*FIELD_OF, "more"])

@@ -48,9 +48,15 @@ def test_logprobs_when_printed_come_back_bit_identical(tmp_path_factory, values)
     assert all(len(repr(value).lstrip("-").replace(".", "").split("e")[0].strip("0")) <= 9 for value in printed)
 
 
+def test_prompt_when_logged_has_the_id_that_live_rollouts_of_it_get(lines) -> None:
+    live = Rollouts.from_completions([[1, 2], [3]], [[5, 6]] * 2, [[-0.5, -0.5]] * 2)
+    read = read_rollouts(lines(line(), line(prompt_ids=[3])))
+    assert read.prompt_id.tolist() == live.prompt_id.tolist()
+
+
 def test_jsonl_when_written_reads_as_people_log_it(tmp_path) -> None:
     rollouts = Rollouts.from_completions(
-        [[1, 2]], [[3, 4]], [[-0.25, -1.5]], reward=1.0, temperature=0.7, source="gsm8k", group_id=9,
+        [[1, 2]], [[3, 4]], [[-0.25, -1.5]], reward=1.0, temperature=0.7, source="gsm8k", group_id=9, prompt_id=0,
         extras={"image": np.zeros((1, 2), np.uint8)},
     )  # fmt: skip
     path = tmp_path / "a.jsonl"
@@ -65,7 +71,9 @@ def test_jsonl_when_written_reads_as_people_log_it(tmp_path) -> None:
 
 def test_parquet_when_rewritten_by_another_tool_is_read_by_its_names(tmp_path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    rollouts = Rollouts.from_completions([[1], [2]], [[3, 4], [5]], [[-1, -2], [-3]], reward=[0.0, 1.0], group_id=3)
+    rollouts = Rollouts.from_completions(
+        [[1], [2]], [[3, 4], [5]], [[-1, -2], [-3]], reward=[0.0, 1.0], group_id=3, extras={"score": np.array([7, 8])}
+    )
     write_rollouts(tmp_path / "a.parquet", [rollouts])
     table = pq.read_table(tmp_path / "a.parquet").replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "b.parquet")
@@ -150,6 +158,18 @@ def test_parquet_when_of_a_later_format_is_refused(tmp_path) -> None:
         pq.write_table(table.replace_schema_metadata({b"ostinato.rollouts": about}), path)
         with pytest.raises(DataError, match=said):
             read_rollouts(path)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_extras_when_some_are_asked_for_are_these_whatever_the_format(tmp_path, ending) -> None:
+    path = tmp_path / f"a.{ending}"
+    extras = {"a": np.array([1]), "b": np.array([2.5])}
+    write_rollouts(path, [Rollouts.from_completions([[1]], [[2]], [[-1]], extras=extras)])
+    assert list(read_rollouts(path, ReadRules(extras=("b",))).extras) == ["b"]
+    assert open_rollouts(path, ReadRules(extras=("b",))).report.kept == ["b"]
+    assert read_rollouts(path, ReadRules(extras=())).extras == {}
+    with pytest.raises(DataError, match="extra column 'c'"):
+        read_rollouts(path, ReadRules(extras=("c",)))
 
 
 def test_ending_when_unknown_is_refused(tmp_path) -> None:

@@ -82,6 +82,14 @@ def test_buffer_when_filled_at_an_earlier_step_is_refused(lines) -> None:
     assert filled_buffer(stored).train_step == 7
 
 
+def test_buffer_when_filled_at_a_step_past_counting_is_refused(lines) -> None:
+    with pytest.raises(DataError, match="expected below"):
+        filled_buffer(open_stored(lines(line(policy_version=2**62))))
+    with pytest.raises(ConfigError, match="expected below"):
+        filled_buffer(open_stored(lines(line())), train_step=2**62)
+    assert filled_buffer(open_stored(lines(line(policy_version=2**62 - 1)))).train_step == 2**62 - 1
+
+
 def test_file_when_of_many_tokens_is_read_in_bounded_memory(tmp_path) -> None:
     path, count = tmp_path / "a.jsonl", 150
     record = line([3] * 1000, reward=1)

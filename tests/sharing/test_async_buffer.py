@@ -8,6 +8,7 @@ import pytest
 from shared_rows import PATIENCE_S, RNG, check, numbered
 
 from ostinato import no_buffer, paper_fifo
+from ostinato.buffer import RightPadded
 from ostinato.sharing import AsyncBuffer, BufferClosed, CircularWait, EndOfStream, LockedBuffer, WaitTimeout
 
 
@@ -121,6 +122,32 @@ def test_waits_when_they_run_out_say_who_waited() -> None:
         with pytest.raises(CircularWait):
             await buffer.sample(3, train_step=0, rng=RNG(0))
         blocked.cancel()
+
+    asyncio.run(main())
+
+
+def test_padded_draws_and_write_backs_when_called_are_those_of_the_buffer() -> None:
+    async def main() -> None:
+        buffer = AsyncBuffer(paper_fifo(20, min_size=4))
+        with pytest.raises(WaitTimeout, match=r"a draw of 2 waited 0\.01 s"):
+            await buffer.sample_padded(2, train_step=0, rng=RNG(0), timeout_s=0.01)
+        waiting = asyncio.create_task(buffer.sample_padded(2, train_step=0, rng=RNG(0), layout=RightPadded(width=9)))
+        await settled()
+        assert buffer.metrics()["waiting_draws"] == 1
+        ids = await buffer.add(numbered(0, 4), train_step=0, priorities=[1, 2, 3, 4])
+        assert (await waiting).tokens.shape == (2, 9)
+        assert buffer.update_priorities([0, 99], [5.0, 6.0]) == 1 and buffer.update(ids[:1], reward=[7.0]) == 1
+        with buffer.locked.exclusively() as inner:
+            assert inner.columns["priority"].tolist() == [5, 2, 3, 4]
+            assert inner.columns["reward"].tolist() == [7, 1, 2, 3]
+            prompt = int(inner.columns["prompt_id"][0])
+        draw = await buffer.sample_prompts([prompt], 1, train_step=0, rng=RNG(0))
+        assert len(draw) == 1 and buffer.metrics()["stale_updates"] == 1
+        buffer.close()
+        rest = await buffer.sample_padded(9, train_step=0, rng=RNG(0))
+        assert rest.uses.tolist() == [0] * len(rest) and len(rest) <= 3
+        with pytest.raises(EndOfStream):
+            await buffer.sample_padded(9, train_step=0, rng=RNG(0))
 
     asyncio.run(main())
 

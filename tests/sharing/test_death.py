@@ -40,6 +40,44 @@ def test_producer_when_killed_is_known_dead_and_its_rollouts_stay(rings, sync) -
             reader.drain(buffer, train_step=0, timeout_s=0.01)
 
 
+def test_death_when_others_live_is_told_once_and_the_wait_goes_on(rings) -> None:
+    child, buffer = Child("produce", rings, "gen-0", 1), paper_fifo(100)
+    assert child.line() == "4"
+    with SharedProducer(rings, "gen-1", **SIZE) as living, SharedReader(rings) as reader:
+        assert reader.drain(buffer, train_step=0, timeout_s=PATIENCE_S) == 4
+        child.kill()
+        with pytest.raises(ProducerDied, match=r"reader\.forgive\('gen-0'\) goes on without it"):
+            reader.drain(buffer, train_step=0, timeout_s=PATIENCE_S)
+        for wait in (
+            lambda: reader.drain(buffer, train_step=0, timeout_s=0.01),
+            lambda: reader.sample(5, train_step=0, rng=RNG(0), timeout_s=0.01),
+        ):
+            with pytest.raises(WaitTimeout):
+                wait()
+        for _ in range(2):  # asked for, it is told as long as it is so
+            with pytest.raises(ProducerDied):
+                reader.check_producers()
+        for k in range(20):
+            living.add(numbered(100 + k, 1), train_step=0)
+            assert reader.drain(buffer, train_step=0, timeout_s=PATIENCE_S) == 1
+        living.close()
+        for _ in range(2):  # nobody lives: waiting is in vain
+            with pytest.raises(ProducerDied, match="'gen-0'"):
+                reader.drain(buffer, train_step=0, timeout_s=PATIENCE_S)
+
+
+def test_death_when_the_producer_came_back_and_dies_again_is_told_again(rings) -> None:
+    with SharedProducer(rings, "gen-1", **SIZE), SharedReader(rings) as reader:
+        for _ in range(2):
+            child = Child("produce", rings, "gen-0", 0)
+            assert child.line() == "0"
+            child.kill()
+            with pytest.raises(ProducerDied, match="'gen-0'"):
+                reader.sample(1, train_step=0, rng=RNG(0), timeout_s=PATIENCE_S)
+            with pytest.raises(WaitTimeout):
+                reader.sample(1, train_step=0, rng=RNG(0), timeout_s=0.01)
+
+
 @BOTH
 def test_producer_when_killed_inside_an_add_leaves_no_half_row_and_comes_back(rings, sync) -> None:
     child = Child("die_inside_add", rings, "gen-0", 20, sync)
@@ -121,7 +159,8 @@ def test_reader_when_used_in_a_forked_child_reads_as_before(rings, sync) -> None
     ours, theirs = context.Pipe()
     child = context.Process(target=read_in_fork, args=(reader, theirs))
     child.start()
-    assert ours.poll(PATIENCE_S) and ours.recv() == expected and expected[0]
+    assert ours.poll(PATIENCE_S)
+    assert ours.recv() == expected and expected[0]
     child.join(PATIENCE_S)
     assert reader.alive("a")
 
@@ -133,7 +172,9 @@ def test_producer_when_it_forked_is_not_kept_alive_by_its_child(rings) -> None:
     ours, theirs = context.Pipe()
     child = context.Process(target=sleep_in_fork, args=(producer, theirs))
     child.start()
-    assert ours.poll(PATIENCE_S) and f"belongs to process {os.getpid()}" in ours.recv()
+    assert (
+        ours.poll(PATIENCE_S) and ours.recv() == f"producer 'a' belongs to process {os.getpid()}, this is {child.pid}"
+    )
     assert reader.alive("a")
     producer._life.close()  # as the kernel does when the process ends
     assert not reader.alive("a") and reader.producers()[0].died

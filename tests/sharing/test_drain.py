@@ -120,6 +120,41 @@ def test_drain_when_the_buffer_refuses_a_chunk_loses_nothing(rings) -> None:
             SharedReader(rings).drain(small, train_step=0)
 
 
+def test_drain_when_one_add_is_not_due_yet_moves_what_came_before_it_and_the_other_rings(rings) -> None:
+    first, second = (SharedProducer(rings, name, **SIZE) for name in "ab")
+    later = np.full(2, 9)
+    first.add(numbered(0, 3), train_step=0)
+    first.add(numbered(3, 2).replace(policy_version_min=later, policy_version_max=later), train_step=9)
+    second.add(numbered(100, 2), train_step=0)
+    reader, buffer = SharedReader(rings), paper_fifo(100)
+    for _ in range(3):
+        with pytest.raises(DataError, match="9 at train step 5"):
+            reader.drain(buffer, train_step=5)
+    assert sorted(contents(buffer)) == [0, 1, 2, 100, 101]
+    assert reader.drain(buffer, train_step=9) == 2 and reader.lost == {"a": 0, "b": 0}
+
+
+def test_producer_when_two_threads_add_keeps_every_group_whole(rings) -> None:
+    producer = SharedProducer(rings, "a", capacity=4000, capacity_bytes=1 << 22)
+
+    def produce(k: int) -> None:
+        for i in range(99):
+            producer.add(numbered(1000 * k + 4 * i, 4), train_step=0)
+
+    threads = [threading.Thread(target=produce, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader, buffer = SharedReader(rings), paper_fifo(4000)
+    assert reader.drain(buffer, train_step=0) == 4 * 99 * 4
+    held = np.array(contents(buffer)).reshape(-1, 4)
+    assert (np.diff(held, axis=1) == 1).all()
+    for k in range(4):
+        assert held[held // 1000 == k].tolist() == [1000 * k + i for i in range(99 * 4)]
+    check(buffer.sample(500, train_step=0, rng=RNG(0)).rollouts)
+
+
 def test_producer_when_told_to_wait_loses_nothing(rings) -> None:
     producer = SharedProducer(rings, "a", **SIZE, wait_for_readers_s=PATIENCE_S)
     buffer = LockedBuffer(paper_fifo(2000, min_size=1))

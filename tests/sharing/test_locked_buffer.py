@@ -9,7 +9,8 @@ import pytest
 from shared_rows import PATIENCE_S, RNG, check, numbered, until
 
 from ostinato import ReplayBuffer, no_buffer, paper_fifo
-from ostinato.buffer import BoundedQueue, MaxStaleness, MaxUses, MinSize, Newest, Oldest
+from ostinato.buffer import BoundedQueue, JournaledBuffer, MaxStaleness, MaxUses, MinSize, Newest, Oldest, PromptsLeft
+from ostinato.buffer.sampling.strategies import random_k
 from ostinato.errors import DataError
 from ostinato.sharing import BufferClosed, CircularWait, EndOfStream, LockedBuffer, WaitTimeout
 
@@ -195,6 +196,93 @@ def test_train_steps_when_threads_are_behind_count_as_the_newest_seen() -> None:
         assert inner.columns["insert_step"].tolist() == [7] * 4
         assert inner.update_priorities(draw.rollout_ids[:1], np.array([2.0])) == 1
     assert buffer.departures().tolist() == []
+
+
+def test_padded_draw_when_it_must_wait_waits_and_is_that_of_the_buffer() -> None:
+    buffer, results = queue(20), []
+    with pytest.raises(WaitTimeout, match=r"a draw of 2 waited 0\.01 s"):
+        buffer.sample_padded(2, train_step=0, rng=RNG(0), timeout_s=0.01)
+    thread = in_thread(results, buffer.sample_padded, 3, train_step=1, rng=RNG(0), layout=PromptsLeft(pad_token=9))
+    until(lambda: len(buffer._crossing.drawing.turns) == 1)
+    assert buffer.metrics()["waiting_draws"] == 1 and buffer.metrics()["waiting_adds"] == 0
+    buffer.add(numbered(0, 5), train_step=0)
+    thread.join()
+    assert results[0].tokens.tolist() == [[0, 0, 9, 9], [1, 1, 1, 9], [2, 2, 2, 2]]
+    assert results[0].prompt_width == 2 and len(buffer) == 2
+    buffer.close()
+    assert buffer.sample_padded(4, train_step=1, rng=RNG(0)).columns["reward"].tolist() == [3, 4]
+    with pytest.raises(EndOfStream):
+        buffer.sample_padded(4, train_step=1, rng=RNG(0))
+
+
+def test_write_backs_and_prompts_when_a_draw_waits_pass_it() -> None:
+    buffer, results = LockedBuffer(paper_fifo(20, min_size=10)), []
+    ids = buffer.add(numbered(0, 4).replace(prompt_id=np.array([7, 7, 8, 8])), train_step=3, priorities=[1, 2, 3, 4])
+    thread = in_thread(results, buffer.sample, 2, train_step=3, rng=RNG(0))
+    until(lambda: len(buffer._crossing.drawing.turns) == 1)
+    assert buffer.update_priorities([0, 99], [5.0, 6.0]) == 1
+    assert buffer.update(ids[1:3], reward=[-1.0, -2.0]) == 2
+    with buffer.exclusively() as inner:
+        assert inner.columns["priority"].tolist() == [5, 2, 3, 4]
+        assert inner.columns["reward"].tolist() == [0, -1, -2, 3]
+    draw = buffer.sample_prompts([8, 6], 5, train_step=2, rng=RNG(0))  # an older step counts as the newest seen
+    assert sorted(draw.rollout_ids.tolist()) == [2, 3] and draw.residence.tolist() == [0, 0]
+    assert len(buffer.sample_prompts([7, 8], 1, train_step=3, rng=RNG(0), strategy=random_k)) == 2
+    metrics = buffer.metrics()
+    assert (metrics["size"], metrics["stale_updates"], metrics["waiting_draws"]) == (4, 1, 1)
+    with pytest.raises(DataError):
+        buffer.update(ids, reward=[1.0])
+    buffer.add(numbered(4, 6), train_step=3)
+    thread.join()
+    assert len(results[0]) == 2
+
+
+def test_adder_when_a_draw_by_prompt_uses_rollouts_up_gets_their_room() -> None:
+    buffer, results = queue(4), []
+    buffer.add(numbered(0, 4).replace(prompt_id=np.full(4, 7)), train_step=0)
+    thread = in_thread(results, buffer.add, numbered(4, 2), train_step=0, timeout_s=PATIENCE_S)
+    until(lambda: len(buffer._crossing.adding.turns) == 1)
+    assert len(buffer.sample_prompts([7], 2, train_step=0, rng=RNG(0))) == 2
+    thread.join()
+    assert results[0].tolist() == [4, 5]
+
+
+def test_wait_when_inside_exclusively_is_told_that_it_never_ends() -> None:
+    buffer = queue(4)
+    with buffer.exclusively(), pytest.raises(CircularWait, match=r"a draw of 2 would have to wait inside exclusively"):
+        buffer.sample(2, train_step=0, rng=RNG(0))
+    thread = in_thread([], buffer.sample, 2, train_step=0, rng=RNG(0))
+    until(lambda: len(buffer._crossing.drawing.turns) == 1)
+    with buffer.exclusively(), pytest.raises(CircularWait):  # and not first in line either
+        buffer.sample(1, train_step=0, rng=RNG(0))
+    with buffer.exclusively():
+        buffer.add(numbered(0, 3), train_step=0)  # need not wait
+    thread.join()
+    assert len(buffer) == 1
+
+
+def test_steps_when_numpy_or_asked_for_and_timeouts_when_endless_are_taken() -> None:
+    for steps in (np.int64(3), lambda: 3):
+        buffer = queue(8)
+        buffer.add(numbered(0, 4), train_step=np.int32(1), timeout_s=float("inf"))
+        buffer.close()
+        draws = list(buffer.batches(3, train_step=steps, rng=RNG(0)))
+        assert [draw.residence.tolist() for draw in draws] == [[2, 2, 2], [2]]
+
+
+def test_locked_buffer_when_journaled_gives_the_rest_once_and_has_it_on_record(tmp_path) -> None:
+    with JournaledBuffer(paper_fifo(20), tmp_path) as journaled:
+        buffer = LockedBuffer(journaled)
+        buffer.add(numbered(0, 8), train_step=0)
+        buffer.update([0], reward=[50.0])
+        used = set(buffer.sample(3, train_step=0, rng=RNG(0)).rollout_ids.tolist())
+        buffer.close()
+        rest = [i for draw in buffer.batches(4, train_step=0, rng=RNG(0)) for i in draw.rollout_ids.tolist()]
+        assert rest == sorted(set(range(8)) - used)
+        uses = journaled.columns["uses"].tolist()
+    with JournaledBuffer(paper_fifo(20), tmp_path) as again:
+        assert again.columns["uses"].tolist() == uses and min(uses) >= 1
+        assert again.columns["reward"].tolist() == [50, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_locked_buffer_when_saved_and_loaded_is_the_same() -> None:

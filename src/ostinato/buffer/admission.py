@@ -65,7 +65,7 @@ class Correct:
     threshold: float
 
     def __post_init__(self) -> None:
-        check_finite("threshold", self.threshold)
+        object.__setattr__(self, "threshold", check_finite("threshold", self.threshold))
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ def admitted(rules: Sequence[Admission], rollouts: Rollouts) -> tuple[NDArray[np
     mask = np.ones(len(rollouts), np.bool_)
     refused: dict[str, int] = {}
     for rule in rules:
-        verdict = rule(rollouts)
+        verdict = np.asarray(rule(rollouts))
         if verdict.dtype != np.bool_ or verdict.shape != mask.shape:
             shape = f"{verdict.dtype} {verdict.shape}"
             raise DataError(f"admission rule {rule.name!r} returned {shape}, expected bool {mask.shape}")

@@ -136,11 +136,15 @@ def inspect(
 ) -> int:
     """See `Kernels.inspect`; `bits` are those of the log-probs. Returns the greatest kind, -1: something is wrong."""
     greatest, told = 0, np.int64(mask.ctypes.data)
+    if offsets[0] != 0 or offsets[len(prompt_length)] != len(bits):
+        return -1
     for i in range(len(prompt_length)):
         wrong = newest[i] > train_step or newest[i] < oldest[i]
         if wrong or not _finite(reward[i], mean[i], deviation[i], advantage[i]):
             return -1
         begin, behind, end = offsets[i], offsets[i] + prompt_length[i], offsets[i + 1]
+        if begin < 0 or behind < begin or end < behind or end > len(bits):  # whoever made the rollouts changed them
+            return -1
         heard, greatest_exponent = np.int32(0), np.int32(0)
         prompt, rest = bits[begin:behind], bits[behind:end]
         for at in range(len(prompt)):

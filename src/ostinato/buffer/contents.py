@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.checks import find_fault
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.kernels import Departed, Drawn, Kernels
 from ostinato.buffer.payload import TOKEN_BYTES, Payload, handle_name, incoming_bytes
@@ -42,6 +43,10 @@ class Contents:
         self.kernels = kernels
         self.train_step = 0
         self._indexes = tuple(indexes)
+        self._stale = False  # the indexes must begin anew: one was interrupted, or raised
+        self._new, self._written = 0, True  # first row of the latest append, and whether its columns are there
+        self.claimed: list[object] = []
+        """Parts that belong to this buffer and no other."""
         self._names: tuple[tuple[str, ...], NDArray[np.str_]] = ((), np.array([""]))  # of sources, and as an array
         self.payload = Payload({}, {}, kernels)
         self.table = Table(self.payload.handle_names)
@@ -67,7 +72,9 @@ class Contents:
 
     @property
     def columns(self) -> Columns:
-        """What samplers and rules may look at."""
+        """What samplers and rules may look at; they are up to date then."""
+        if self._stale:
+            self._rebuilt()
         return Columns(self.table, self.train_step)
 
     def live_columns(self) -> Columns:
@@ -114,23 +121,33 @@ class Contents:
         settled: dict[str, Any] = {"insert_step": self.train_step, **book}
         settled["source_code"] = table.code_of(rollouts.source)
         settled.setdefault("group_rows", group_sizes(rollouts.group_id))
+        self._new, self._written = table.span, False
         start = table.append(n)
         various = {name: values for name, values in settled.items() if isinstance(values, np.ndarray)}
         self.kernels.append(table, start, rollouts, ids, settled | dict.fromkeys(various, 0))
         for name, values in various.items():
             table[name][start:] = values
+        self._written = True
         rows = np.arange(start, start + n)
         self._changed(rows)
         return rows
 
+    def inspect(self, rollouts: Rollouts, train_step: int) -> NDArray[np.int8] | None:
+        """How each rollout is to be stored. Raises `DataError` for numbers that are not finite or from the future."""
+        try:
+            return self.kernels.inspect(rollouts, train_step)
+        except FloatingPointError:
+            find_fault(rollouts, train_step)
+            raise
+
     def withdraw(self, first_id: int) -> None:
         """Take back rows from this rollout id on, whatever has become of them."""
         table = self.table
+        if not self._written:  # nothing points anywhere yet
+            table.cut(self._new)
+            self._written = True
         new = np.arange(np.searchsorted(table["rollout_id"], first_id), table.span)
-        rows = new[table["alive"][new]]
-        departed, first = self.kernels.kill(table, rows, table.first)
-        table.count_dead(len(rows), first)
-        self.payload.release(departed.handles)
+        self.drop(new[table["alive"][new]])
         self.compact()
 
     def fill(self, rollouts: Rollouts, rows: Int, kinds: NDArray[np.int8] | None) -> None:
@@ -150,12 +167,19 @@ class Contents:
                 table[name][rows] = values
 
     def drop(self, rows: Int) -> Departed:
-        """Remove live rows and their payload; row numbers stay as they are."""
-        departed, first = self.kernels.kill(self.table, rows, self.table.first)
-        self.table.count_dead(len(rows), first)
-        self.payload.release(departed.handles)
-        self._changed(rows)
+        """Remove live rows and their payload; row numbers stay as they are. `dropped` is to follow."""
+        try:
+            departed, first = self.kernels.kill(self.table, rows, self.table.first)
+            self.table.count_dead(len(rows), first)
+            self.payload.release(departed.handles)
+        except BaseException:  # an interrupt: what of the payload is not released stays in memory
+            self.table.recount()
+            raise
         return departed
+
+    def dropped(self, rows: Int) -> None:
+        """Tell the indexes of rows that are gone."""
+        self._changed(rows)
 
     def settle(self) -> None:
         """Compact when enough rows are dead: the only time, besides `append`, when row numbers change."""
@@ -164,21 +188,42 @@ class Contents:
 
     def compact(self, room: int = 0, *, exact: bool = False) -> None:
         """Renumber the rows 0 to n - 1 and make room for more; `exact`: take the memory that a new table would take."""
+        self._stale = True
         self.table.compact(room, exact=exact)
         self._rebuilt()
 
     def write(self, rows: Int, columns: Mapping[str, Any]) -> None:
-        """Set columns of rows."""
-        for name, values in columns.items():
-            self.table[name][rows] = values
-        self._changed(rows)
+        """Set columns of rows; after what an index raises they are what they were."""
+        before = {name: self.table[name][rows] for name in columns}
+        try:
+            for name, values in columns.items():
+                self.table[name][rows] = values
+            self._changed(rows)
+        except BaseException:
+            self._stale = True
+            for name, values in before.items():
+                self.table[name][rows] = values
+            raise
 
     def draw(self, rows: Int, correct_above: float) -> Drawn | None:
-        """Gather rows and count them as drawn; None, and nothing is done, when one of them is not live."""
+        """Gather rows and count them as drawn; None, and nothing is done, when one of them is not live.
+
+        After what an index raises they count as they did.
+        """
         drawn = self.kernels.draw(self.table, rows, self.train_step, correct_above)
-        if drawn is not None:
-            self._changed(rows)
+        if drawn is not None and self._indexes:
+            try:
+                self._changed(rows)
+            except BaseException:
+                self.undraw(rows, drawn)
+                raise
         return drawn
+
+    def undraw(self, rows: Int, drawn: Drawn) -> None:
+        """Take a draw back; the indexes begin anew."""
+        self._stale = True
+        for name in ("uses", "last_use_step"):
+            self.table[name][rows] = drawn.row[name]
 
     def rollouts(self, row: Mapping[str, NDArray[Any]], out: Workspace) -> Rollouts:
         """Packed rollouts for columns gathered from the table; a copy."""
@@ -200,14 +245,23 @@ class Contents:
         return self._names[1][codes]
 
     def _changed(self, rows: Int) -> None:
-        if self._indexes:
-            columns = self.columns
-            for index in self._indexes:
-                index.changed(columns, rows)
+        if not self._indexes:
+            return
+        if self._stale:
+            self._rebuilt()
+            return
+        self._stale = True  # until all have heard of it
+        columns = Columns(self.table, self.train_step)
+        for index in self._indexes:
+            index.changed(columns, rows)
+        self._stale = False
 
     def _rebuilt(self) -> None:
+        self._stale = True
+        columns = Columns(self.table, self.train_step)
         for index in self._indexes:
-            index.rebuilt(self.columns)
+            index.rebuilt(columns)
+        self._stale = False
 
 
 def group_sizes(group_id: Int) -> Int | int:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.kernels import Drawn
-from ostinato.buffer.sampling import Picked, PromptStrategy, Sampler
-from ostinato.errors import DataError
+from ostinato.buffer.sampling import STRATEGIES, Picked, PromptStrategy, Sampler
+from ostinato.errors import ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.ragged import described, row_numbers
 from ostinato.rollouts import concatenate
@@ -29,17 +29,34 @@ def checked_pick(
         rows = row_numbers(rows, columns.span)
     if n is not None and len(rows) != n:
         raise DataError(f"{name} returned {len(rows)} rows, expected {n}")
-    if weights is not None and (weights.dtype != np.float64 or weights.shape != rows.shape):
+    if weights is None:
+        return rows, None
+    if not isinstance(weights, np.ndarray) or weights.dtype != np.float64 or weights.shape != rows.shape:
         raise DataError(f"{name} returned weights {described(weights)}, expected float64 {rows.shape}")
+    if not np.isfinite(weights).all():
+        raise DataError(f"{name} returned an importance weight that is not finite")
     return rows, weights
+
+
+def strategy_of(strategy: PromptStrategy | str) -> PromptStrategy:
+    """The function of this name, or the function itself. Raises `ConfigError`."""
+    if isinstance(strategy, str) and strategy in STRATEGIES:
+        return STRATEGIES[strategy]
+    if isinstance(strategy, str) or not callable(strategy):
+        raise ConfigError(f"strategy must be a function or one of {sorted(STRATEGIES)}, got {strategy!r}")
+    return strategy
+
+
+def check_generator(rng: Any) -> None:
+    """Raise `DataError` for anything but numpy's Generator."""
+    if not isinstance(rng, np.random.Generator):
+        raise DataError(f"rng is {type(rng).__name__}, expected numpy.random.default_rng(seed)")
 
 
 def rows_of_prompts(
     columns: Columns, prompt_ids: Int, per_prompt: int, strategy: PromptStrategy, rng: np.random.Generator
 ) -> Int:
     """Rows that `strategy` chooses, at most `per_prompt` of each prompt, prompts in the given order."""
-    if per_prompt < 1:
-        raise DataError(f"per_prompt must be at least 1, got {per_prompt}")
     live = columns.live()
     order = live[columns["prompt_id"][live].argsort(kind="stable")]
     held = columns["prompt_id"][order]
@@ -47,7 +64,7 @@ def rows_of_prompts(
     chosen = [np.empty(0, np.int64)]
     for start, stop in zip(first.tolist(), last.tolist(), strict=True):
         if start < stop:
-            chosen.append(strategy(columns, order[start:stop], per_prompt, rng))
+            chosen.append(row_numbers(strategy(columns, order[start:stop], per_prompt, rng), columns.span))
     return np.concatenate(chosen)
 
 

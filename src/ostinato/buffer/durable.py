@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +18,13 @@ def file_in_place(path: Path) -> Iterator[int]:
     """A descriptor of a fresh file that takes the place of `path` only when the block ends without an error.
 
     By then its bytes are on the disk, and so is its name when this returns. What killed writers left in the
-    directory is removed. Raises `OSError` when the disk refuses; what `path` held then stays.
+    directory is removed. Raises `OSError` when the disk refuses, or `path` is there and no regular file (a device, a
+    pipe, a directory); what `path` held then stays.
     """
     path = Path(os.path.realpath(path))  # a link stays one, its target is replaced
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "no regular file, it is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(path.parent)
     handle, temporary = _locked_temporary(path.parent)

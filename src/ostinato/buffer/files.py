@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
+from ostinato.buffer.draws import check_generator
 from ostinato.buffer.payload import MASK, Payload, handle_name
 from ostinato.buffer.snapshot import Chunks, SnapshotFile, dtype_of, dtype_text, save_arrays
 from ostinato.buffer.state import install, read_state, small_arrays
 from ostinato.buffer.tally import ROWS
-from ostinato.errors import CheckpointError
+from ostinato.errors import CheckpointError, DataError
 from ostinato.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ TABLE_COLUMNS = (*ROWS, "source_code", "length")
 
 def save_buffer(buffer: Keeper, path: str | Path, generators: Mapping[str, np.random.Generator]) -> int:
     """Write everything; returns the bytes of the file."""
+    for name, rng in generators.items():
+        _check_saveable(name, rng)
     contents = buffer._contents
     contents.compact(exact=True)  # as it will be loaded: both go on alike, to the last bit
     table, payload = contents.table, contents.payload
@@ -125,6 +128,14 @@ def _pieces(arena: Arena, name: str, handles: NDArray[np.int64]) -> Iterator[NDA
         arena.copy_out(name, handles[first:last], piece, offsets[first:last] - offsets[first])
         yield piece
         first = last
+
+
+def _check_saveable(name: str, rng: Any) -> None:
+    """Raise `DataError` for a generator that `load` could not make again: another class than numpy's own."""
+    check_generator(rng)
+    kind = type(rng.bit_generator)
+    if getattr(np.random, kind.__name__, None) is not kind:
+        raise DataError(f"generator {name!r} is a {kind.__module__}.{kind.__qualname__}, expected one of numpy's")
 
 
 def _plain(state: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.checks import check_setting, checked_rows
 from ostinato.buffer.contents import Contents
 from ostinato.buffer.payload import incoming_bytes
-from ostinato.buffer.retention import Eviction, Rule
-from ostinato.buffer.settings import check_whole
+from ostinato.buffer.retention import Eviction, OldestFirst, Rule
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
@@ -32,9 +32,9 @@ class Holdings:
 
     def set_capacity(self, capacity: int, capacity_bytes: int | None) -> None:
         """Hold this much from the next `make_room` on."""
-        check_whole("capacity", capacity, least=1)
+        capacity = check_setting("capacity", capacity, 1)
         if capacity_bytes is not None:
-            check_whole("capacity_bytes", capacity_bytes, least=1)
+            capacity_bytes = check_setting("capacity_bytes", capacity_bytes, 1)
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
 
     def check_size(self, rollouts: Rollouts) -> None:
@@ -51,8 +51,9 @@ class Holdings:
 
     def make_room(self, entering: Rollouts | None, rows: Int) -> None:
         """Let go of what is too much, with `rows` appended for `entering` and their payload not yet there."""
-        contents, columns = self.contents, self.contents.columns
-        self.leave(self.eviction.victims(columns, len(contents) - self.capacity, len(rows)))
+        contents = self.contents
+        over = len(contents) - self.capacity
+        self.leave(self._victims(over, len(rows)))
         if self.capacity_bytes is None:
             return
         needed = incoming_bytes(entering) if entering is not None else NONE
@@ -63,20 +64,37 @@ class Holdings:
                 return
             self.leave(self._next_victims(total - self.capacity_bytes, total / len(contents)))
 
+    def _victims(self, over: int, n_new: int) -> Int:
+        """Who leaves for want of rows. Raises `DataError` when the order of eviction names too few."""
+        rows = self.eviction.victims(self.contents.columns, over, n_new)
+        if type(self.eviction) is OldestFirst:
+            return rows
+        rows = checked_rows(self.contents.table, rows, f"{type(self.eviction).__name__}.victims")
+        if len(rows) < over:
+            raise DataError(f"{type(self.eviction).__name__}.victims gave {len(rows)} rows, expected {over} or more")
+        return rows
+
     def _next_victims(self, over: int, mean: float) -> Int:
         """As many of those who leave next as are certainly not too many: one, or all that fit in the bytes to free."""
-        columns = self.contents.columns
-        count = max(1, min(int(over / mean), len(columns)))
-        rows = self.eviction.next_victims(columns, count)
+        rows = self._next(max(1, min(int(over / mean), len(self.contents))))
         while len(rows) > 1 and (freed := int(self.contents.bytes_of(rows).sum())) > over:
-            rows = self.eviction.next_victims(columns, max(1, len(rows) * over // (2 * freed)))
+            rows = self._next(max(1, len(rows) * over // (2 * freed)))
+        return rows
+
+    def _next(self, n: int) -> Int:
+        """The n rows that leave next. Raises `DataError` when the order of eviction names more, fewer or no such."""
+        name = f"{type(self.eviction).__name__}.next_victims"
+        rows = checked_rows(self.contents.table, self.eviction.next_victims(self.contents.columns, n), name)
+        if len(rows) != n:
+            raise DataError(f"{name} gave {len(rows)} rows, expected {n}")
         return rows
 
     def leave(self, rows: Int) -> None:
-        """Remove live rows and remember how often they were used."""
+        """Remove live rows and remember how often they were used; done before what an index raises gets out."""
         if len(rows):
             departed = self.contents.drop(rows)
             self.statistics.left(departed.uses, departed.lengths)
+            self.contents.dropped(rows)
 
     def write(self, ids: Int, columns: Mapping[str, NDArray[Any]]) -> int:
         """Set columns of the rollouts that are still there; returns how many, the others are counted."""
@@ -88,8 +106,7 @@ class Holdings:
         return int(np.count_nonzero(there))
 
     def advance(self, train_step: int, used: Int = NONE) -> None:
-        """Apply the rules at this train step; `used`: rows just drawn. Raises `DataError` for a step that falls."""
-        self.check_step(train_step)
+        """Apply the rules at this train step, a checked one; `used`: rows just drawn. What leaves stays gone."""
         contents = self.contents
         contents.train_step = train_step
         if not self.rules:
@@ -105,16 +122,24 @@ class Holdings:
                 touched = touched[contents.table["alive"][touched]]
                 if not len(touched):
                     break
-            self.leave(rule.expired(contents.columns, touched))
+            name = type(rule).__name__
+            rows = checked_rows(contents.table, rule.expired(contents.columns, touched), f"{name}.expired")
+            if len(rows):
+                self.statistics.expired(name, len(rows))
+                self.leave(rows)
         self._looked = train_step, int(newest[-1]) + 1 if len(newest) else seen
 
-    def check_step(self, train_step: int) -> None:
-        """Raise `DataError` for a train step before the latest one."""
-        if not isinstance(train_step, (int, np.integer)):
-            raise DataError(f"train step is {train_step!r}, expected a whole number")
-        now = self.contents.train_step
-        if train_step < now:
-            raise DataError(f"train step {train_step} comes after train step {now}: steps must not fall")
+    def check(self) -> None:
+        """Raise `DataError` when an invariant is broken."""
+        contents, table = self.contents, self.contents.table
+        if len(contents) > self.capacity:
+            raise DataError(f"holds {len(contents)} rollouts, capacity is {self.capacity}")
+        if self.capacity_bytes is not None and contents.nbytes > self.capacity_bytes:
+            raise DataError(f"holds {contents.nbytes} bytes, capacity_bytes is {self.capacity_bytes}")
+        if len(contents) != np.count_nonzero(table["alive"][table.first :]):
+            raise DataError(f"holds {len(contents)} rollouts, others are marked as held")
+        if np.any(np.diff(table["rollout_id"][table.live()]) <= 0):
+            raise DataError("rollout ids do not rise")
 
     def look_again(self) -> None:
         """Have the rules look at every row next time."""

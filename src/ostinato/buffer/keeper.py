@@ -10,7 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.admission import Admission, admitted
-from ostinato.buffer.checks import check_extras, check_ids, check_priorities, check_written, find_fault
+from ostinato.buffer.checks import (
+    WHOLE_BELOW,
+    check_count,
+    check_extras,
+    check_ids,
+    check_priorities,
+    check_rollouts,
+    check_setting,
+    check_step,
+    check_written,
+    checked_admission,
+    checked_limiter,
+    checked_sampler,
+)
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.contents import Contents, Index
 from ostinato.buffer.files import load_buffer, save_buffer
@@ -19,12 +32,16 @@ from ostinato.buffer.kernels import kernels as make_kernels
 from ostinato.buffer.limits import Limiter, MinSize, Traffic
 from ostinato.buffer.retention import Retention, split_retention
 from ostinato.buffer.sampling import Sampler, Uniform
-from ostinato.buffer.state import buffer_arrays, checked_arrays, install
+from ostinato.buffer.state import buffer_arrays, checked_arrays, claim, install
 from ostinato.buffer.statistics import BufferStatistics
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import DataError
+from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
 
 Int = NDArray[np.int64]
+
+LARGEST = 1 << 32
+"""Bound of `first_id` and `id_stride`: with it no id outgrows 63 bits before 2^31 rollouts were added."""
 
 
 class Keeper:
@@ -44,13 +61,12 @@ class Keeper:
         kernels: str = "auto",
         threads: int = 1,
     ) -> None:
-        if first_id < 0 or id_stride < 1:
-            raise ConfigError(f"rollout ids must rise from 0 or more, got first_id {first_id}, id_stride {id_stride}")
-        self.sampler: Sampler = sampler or Uniform()
-        self.limiter: Limiter = limiter or MinSize()
-        self.admission = tuple(admission)
+        self.sampler: Sampler = Uniform() if sampler is None else checked_sampler(sampler)
+        self.limiter: Limiter = MinSize() if limiter is None else checked_limiter(limiter)
+        self.admission = checked_admission(admission)
         self.statistics = BufferStatistics()
-        self._first_id, self._id_stride = first_id, id_stride
+        self._first_id = check_setting("first_id", first_id, 0, LARGEST)
+        self._id_stride = check_setting("id_stride", id_stride, 1, LARGEST)
         self._added = self._sampled = 0
         self._inserted = self.limiter.origin(0)  # with _sampled: since the limiter's origin
         rules, eviction = split_retention(retention)
@@ -58,6 +74,7 @@ class Keeper:
         self._contents = Contents(make_kernels(kernels, threads), indexes)
         self._holdings = Holdings(self._contents, rules, eviction, self.statistics)
         self._set_capacity(capacity, capacity_bytes)
+        claim(self._contents, (self.sampler, *rules, eviction))
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -101,21 +118,23 @@ class Keeper:
 
     def can_add(self, n: int) -> bool:
         """Whether the limiter lets n rollouts in now."""
-        return self.limiter.can_add(n, self._traffic())
+        return self.limiter.can_add(check_count("n", n, -WHOLE_BELOW), self._traffic())
 
     def check_add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> None:
         """Raise the `DataError` that `add` would raise (all but those of a priority function)."""
-        self._inspect(self._admitted(rollouts, train_step, priorities)[2], train_step)
+        train_step = check_step(train_step, self.train_step)
+        self._contents.inspect(self._admitted(rollouts, train_step, priorities)[2], train_step)
 
     def add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> Int:
         """Copy rollouts in at this train step; returns their rollout ids, int64 (n,), -1 where admission refused.
 
         `priorities`: finite numbers >= 0, one a rollout; left out, the sampler says what new rollouts get.
         """
+        train_step = check_step(train_step, self._contents.train_step)
         positions, refused, entering, given = self._admitted(rollouts, train_step, priorities)
-        kinds = self._inspect(entering, train_step)
         n, contents = len(entering), self._contents
-        first = self._first_id + self._id_stride * self._added
+        kinds = contents.inspect(entering, train_step)
+        first = self._next_id()
         ids = np.arange(first, first + self._id_stride * n, self._id_stride)
         priority = self._new_priority() if given is None else given
         before, contents.train_step = contents.train_step, train_step
@@ -173,13 +192,18 @@ class Keeper:
 
     def retain(self, *, train_step: int) -> None:
         """Remove the rows that a retention rule no longer keeps at this train step."""
-        self._holdings.advance(train_step)
+        self._holdings.advance(check_step(train_step, self.train_step))
         self._contents.settle()
 
     def resize(self, capacity: int, capacity_bytes: int | None = None) -> None:
         """Hold this much from now on; what no longer fits leaves at once. Raises `ConfigError`, changing nothing."""
+        before = self.capacity, self.capacity_bytes
         self._set_capacity(capacity, capacity_bytes)
-        self._holdings.make_room(None, np.empty(0, np.int64))
+        try:
+            self._holdings.make_room(None, np.empty(0, np.int64))
+        except BaseException:  # of an eviction order
+            self._holdings.set_capacity(*before)
+            raise
         self._contents.settle()
 
     def departures(self) -> Int:
@@ -198,12 +222,7 @@ class Keeper:
 
     def check(self) -> None:
         """Raise `DataError` when an invariant is broken."""
-        if len(self) > self.capacity:
-            raise DataError(f"holds {len(self)} rollouts, capacity is {self.capacity}")
-        if self.capacity_bytes is not None and self.nbytes > self.capacity_bytes:
-            raise DataError(f"holds {self.nbytes} bytes, capacity_bytes is {self.capacity_bytes}")
-        if np.any(np.diff(self._contents.table["rollout_id"][self._contents.table.live()]) <= 0):
-            raise DataError("rollout ids do not rise")
+        self._holdings.check()
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """Contents, book-keeping, counters and the state of sampler and retention, as plain arrays for `savez`."""
@@ -212,7 +231,8 @@ class Keeper:
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what `state_arrays` gave, of a buffer of any capacity, sampler and retention; the freshest stay.
 
-        Raises `CheckpointError`, and changes nothing, when the arrays are incomplete or contradict each other.
+        Raises `CheckpointError`, and changes nothing, when the arrays are incomplete or contradict each other, or
+        their ids are numbered otherwise than `first_id` and `id_stride`, where those were given, say.
         """
         install(self, checked_arrays(self, arrays))
 
@@ -237,8 +257,15 @@ class Keeper:
         return Traffic(self._inserted, self._sampled, len(self), self.capacity)
 
     def _set_capacity(self, capacity: int, capacity_bytes: int | None) -> None:
-        self.limiter.check(capacity)
+        self.limiter.check(check_setting("capacity", capacity, 1))
         self._holdings.set_capacity(capacity, capacity_bytes)
+
+    def _next_id(self) -> int:
+        """Id of the next rollout: behind all that were given, also by an add that was interrupted before it counted."""
+        held = self._contents.table["rollout_id"]
+        if len(held):
+            self._added = max(self._added, (int(held[-1]) - self._first_id) // self._id_stride + 1)
+        return self._first_id + self._id_stride * self._added
 
     def _new_priority(self) -> float:
         rule = getattr(self.sampler, "new_priority", None)
@@ -248,10 +275,12 @@ class Keeper:
         self, rollouts: Rollouts, train_step: int, priorities: Any
     ) -> tuple[Int | None, dict[str, int], Rollouts, Any]:
         """Positions of what may enter (None: all), how many each rule refused, those rollouts, their priorities."""
+        check_rollouts(rollouts)
         given = None if priorities is None else check_priorities(priorities, len(rollouts))
         entering: Int | None = None
         refused: dict[str, int] = {}
         if self.admission:
+            check_offsets(rollouts.offsets, len(rollouts.tokens))
             mask, refused = admitted(self.admission, rollouts)
             entering = np.flatnonzero(mask)
             rollouts = rollouts.select(entering)
@@ -260,15 +289,6 @@ class Keeper:
         if not self.can_add(n):
             raise DataError(f"the queue holds {len(self)} of {self.capacity}: {n} more do not fit; ask can_add first")
         self._holdings.check_size(rollouts)
-        self._holdings.check_step(train_step)
         if len(self):
             check_extras(rollouts, self._contents.payload.layouts)
         return entering, refused, rollouts, given
-
-    def _inspect(self, rollouts: Rollouts, train_step: int) -> NDArray[np.int8] | None:
-        """How each rollout is to be stored. Raises `DataError` for numbers that are not finite or from the future."""
-        try:
-            return self._contents.kernels.inspect(rollouts, train_step)
-        except FloatingPointError:
-            find_fault(rollouts, train_step)
-            raise

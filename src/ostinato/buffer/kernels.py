@@ -6,9 +6,8 @@ number of threads may call them at once.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -16,12 +15,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.settings import check_whole
 from ostinato.errors import ConfigError, MissingExtraError
 from ostinato.rollouts import Rollouts
 
 Int = NDArray[np.int64]
 
 LAST_STEP = np.iinfo(np.int64).max
+
+MOST_THREADS = 1024
 
 Columns = Mapping[str, NDArray[Any]]
 """C-contiguous arrays of equal length by name: the token columns of `Rollouts`, or those of an arena."""
@@ -164,8 +166,9 @@ class Kernels(Protocol):
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """How each rollout is to be stored, (n,), by the numbers in `tally`; None: all are plain.
 
-        Raises `FloatingPointError` when a log-prob, a reward, its mean or deviation, or an advantage is not finite, or
-        a policy version is above the train step or the oldest above the newest.
+        Raises `FloatingPointError` when a log-prob, a reward, its mean or deviation, or an advantage is not finite,
+        a policy version is above the train step or the oldest above the newest, or offsets and prompt lengths do not
+        fit the tokens.
         """
 
     def all_equal(self, array: NDArray[Any], starts: Int, lengths: Int) -> bool:
@@ -185,23 +188,28 @@ def item_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 def kernels(kind: str = "auto", threads: int = 1) -> Kernels:
     """`kind`: "numba", "numpy", or "auto": numba where it is installed. `threads` that copy at once, numba only.
 
-    Raises `ConfigError` for another kind or fewer than 1 thread, `MissingExtraError` for numba that is not installed.
+    Raises `ConfigError` for another kind or fewer than 1 thread, `MissingExtraError` for numba that is not installed
+    or cannot be imported.
     """
-    if kind not in ("auto", "numba", "numpy"):
+    if not isinstance(kind, str) or kind not in ("auto", "numba", "numpy"):
         raise ConfigError(f"kernels must be 'auto', 'numba' or 'numpy', got {kind!r}")
-    if threads < 1:
-        raise ConfigError(f"threads must be at least 1, got {threads}")
-    if kind == "numba" and not _has_numba():
+    check_whole("threads", threads, least=1)
+    if threads > MOST_THREADS:
+        raise ConfigError(f"threads must be at most {MOST_THREADS}, got {threads}")
+    compiled = _numba_kernels() if kind != "numpy" else None
+    if compiled is not None:
+        return compiled(int(threads))
+    if kind == "numba":
         raise MissingExtraError("numba", "fast")
-    if kind == "numpy" or not _has_numba():
-        from ostinato.buffer.numpy_kernels import NumpyKernels
+    from ostinato.buffer.numpy_kernels import NumpyKernels
 
-        return NumpyKernels()
-    from ostinato.buffer.numba_kernels import NumbaKernels
-
-    return NumbaKernels(threads)
+    return NumpyKernels()
 
 
 @cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _numba_kernels() -> Callable[[int], Kernels] | None:
+    try:
+        from ostinato.buffer.numba_kernels import NumbaKernels
+    except (ImportError, OSError, AttributeError, RuntimeError):  # as broken installations of numba or llvmlite raise
+        return None
+    return NumbaKernels

@@ -53,9 +53,10 @@ class MinSize:
     n: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("min_size", self.n, least=0)
+        object.__setattr__(self, "n", check_whole("min_size", self.n, least=0))
 
     def check(self, capacity: int) -> None:
+        check_whole("capacity", capacity, least=0)
         if self.n > capacity:
             raise ConfigError(f"min_size {self.n} is never reached at a capacity of {capacity}")
 
@@ -81,10 +82,11 @@ class BoundedQueue:
     group_size: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("batch_size", self.batch_size, least=1)
-        check_whole("group_size", self.group_size, least=1)
+        object.__setattr__(self, "batch_size", check_whole("batch_size", self.batch_size, least=1))
+        object.__setattr__(self, "group_size", check_whole("group_size", self.group_size, least=1))
 
     def check(self, capacity: int) -> None:
+        check_whole("capacity", capacity, least=0)
         needed = self.batch_size + self.group_size - math.gcd(self.batch_size, self.group_size)
         if capacity < needed:
             raise ConfigError(
@@ -124,12 +126,11 @@ class SamplesPerInsert:
     group_size: int = 1
 
     def __post_init__(self) -> None:
-        check_positive("samples per insert", self.ratio)
-        check_whole("min_size", self.min_size, least=0)
-        check_whole("batch_size", self.batch_size, least=1)
-        check_whole("group_size", self.group_size, least=1)
+        object.__setattr__(self, "ratio", check_positive("samples per insert", self.ratio))
+        for name, least in (("min_size", 0), ("batch_size", 1), ("group_size", 1)):
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), least=least))
         if self.error_buffer is not None:
-            check_positive("error_buffer", self.error_buffer)
+            object.__setattr__(self, "error_buffer", check_positive("error_buffer", self.error_buffer))
             if self.error_buffer < self.narrowest:
                 raise ConfigError(
                     f"error_buffer {self.error_buffer} lets both sides wait for each other: at {self.ratio} samples "
@@ -153,6 +154,7 @@ class SamplesPerInsert:
         return max(self.min_size, self.batch_size)
 
     def check(self, capacity: int) -> None:
+        check_whole("capacity", capacity, least=0)
         if capacity < self.floor:
             raise ConfigError(f"min_size and batch_size need {self.floor} rollouts, the capacity is {capacity}")
         if capacity < self.group_size:

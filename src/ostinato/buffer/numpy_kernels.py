@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class NumpyKernels:
 
     def get(self, array: NDArray[Any], starts: Int, of: Spans, column: str, handles: Int) -> None:
         """See `Kernels.get`."""
-        for a, part in zip(starts.tolist(), _views(of, column, handles), strict=True):
+        (parts,) = _views(of, handles, column)
+        for a, part in zip(starts.tolist(), parts, strict=True):
             if len(part):
                 array[a : a + len(part)] = part
 
@@ -73,8 +75,8 @@ class NumpyKernels:
         """See `Kernels.get_tokens`."""
         prompts = of.prompt_spans.spans[2, row["prompt"]]
         middle, ends = starts + prompts, starts + prompts + of.tokens.spans[2, row["payload"]]
-        before = _views(of.prompt_spans, "values", row["prompt"])
-        tokens, logprobs = (_views(of.tokens, name, row["payload"]) for name in ("tokens", "behavior_logprobs"))
+        (before,) = _views(of.prompt_spans, row["prompt"], "values")
+        tokens, logprobs = _views(of.tokens, row["payload"], "tokens", "behavior_logprobs")
         mask = out["loss_mask"]
         if packed:
             zeros = _slices(np.zeros(prompts.max(initial=0), np.float32), prompts)
@@ -144,6 +146,9 @@ class NumpyKernels:
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """See `Kernels.inspect`."""
         mask, logprobs, offsets = rollouts.loss_mask, rollouts.behavior_logprobs, rollouts.offsets
+        inside = np.minimum(rollouts.completion_lengths, rollouts.prompt_length).min(initial=0) >= 0
+        if not inside or offsets[0] != 0 or offsets[-1] != len(mask):  # whoever made the rollouts changed them
+            raise FloatingPointError
         # One sum is a fraction of the price of looking at every number, and not finite when one of them is not.
         fine = np.isfinite(logprobs.sum(dtype=np.float64)) and rollouts.policy_version_max.max(initial=0) <= train_step
         fine = fine and (rollouts.policy_version_min <= rollouts.policy_version_max).all()
@@ -167,16 +172,17 @@ class NumpyKernels:
         return len(starts) == 1
 
 
-def _views(of: Spans, column: str, handles: Int) -> list[NDArray[Any]]:
-    """The spans of these handles, in place."""
-    arrays: list[Any] = of.blocks[column].arrays
+def _views(of: Spans, handles: Int, *columns: str) -> Iterator[list[NDArray[Any]]]:
+    """The spans of these handles, in place, of each column."""
     slabs, places, lengths = of.spans[:, handles]
-    # A span of no items may outlive its slab, whose number may by now be that of nothing.
-    empty = np.empty(0, next((a.dtype for a in arrays if a is not None), np.int32))
-    return [
-        arrays[i][a:b] if a < b else empty
-        for i, a, b in zip(slabs.tolist(), places.tolist(), (places + lengths).tolist(), strict=True)
-    ]
+    numbers, cuts = slabs.tolist(), list(map(slice, places.tolist(), (places + lengths).tolist()))
+    for column in columns:
+        arrays: list[Any] = of.blocks[column].arrays
+        if not lengths.all():
+            # A span of no items may outlive its slab, whose number may by now be that of nothing.
+            nothing = np.empty(0, next((array.dtype for array in arrays if array is not None), np.int32))
+            arrays = [nothing if array is None else array for array in [*arrays, None]]
+        yield list(map(getitem, map(arrays.__getitem__, numbers), cuts))
 
 
 def _slices(array: NDArray[Any], lengths: Int) -> list[NDArray[Any]]:
@@ -188,8 +194,10 @@ def _slices(array: NDArray[Any], lengths: Int) -> list[NDArray[Any]]:
 
 def _concatenate(before: list[NDArray[Any]], behind: list[NDArray[Any]], out: NDArray[Any]) -> None:
     """One of `before`, one of `behind`, and so on."""
-    if before:
-        np.concatenate([part for pair in zip(before, behind, strict=True) for part in pair], out=out)
+    parts = before + behind
+    parts[0::2], parts[1::2] = before, behind
+    if parts:
+        np.concatenate(parts, out=out)
 
 
 def _assign(out: NDArray[Any], starts: Int, ends: Int, parts: list[NDArray[Any]]) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.payload import Payload
+from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import Workspace
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import DataError
 from ostinato.ragged import Extra
 
 Int = NDArray[np.int64]
@@ -30,8 +31,9 @@ class RightPadded:
     width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.multiple_of < 1 or (self.width is not None and self.width < 1):
-            raise ConfigError(f"multiple_of and width must be at least 1, got {self.multiple_of} and {self.width}")
+        _check_settings(self.pad_token, self.multiple_of)
+        if self.width is not None:
+            check_whole("width", self.width, least=1)
 
     def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
         """Width of the batch, and where each row begins in it. Raises `DataError` for one longer than a given width."""
@@ -53,8 +55,7 @@ class PromptsLeft:
     multiple_of: int = 1
 
     def __post_init__(self) -> None:
-        if self.multiple_of < 1:
-            raise ConfigError(f"multiple_of must be at least 1, got {self.multiple_of}")
+        _check_settings(self.pad_token, self.multiple_of)
 
     def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
         """Width of the batch, and where each row begins in it."""
@@ -111,6 +112,11 @@ def padded(
     arrays = payload.padded(row, lengths, starts, (n, width), layout.pad_token, out)
     begin = int((starts + prompt).max(initial=0)) if isinstance(layout, PromptsLeft) else 0
     return {**arrays, "starts": starts, "lengths": lengths, "prompt_width": begin}
+
+
+def _check_settings(pad_token: object, multiple_of: object) -> None:
+    check_whole("pad_token", pad_token, least=np.iinfo(np.int32).min)
+    check_whole("multiple_of", multiple_of, least=1)
 
 
 def _rounded(lengths: Int, multiple: int) -> int:

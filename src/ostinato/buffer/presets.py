@@ -26,7 +26,7 @@ from ostinato.buffer.sampling import (
     Uniform,
 )
 from ostinato.buffer.schedule import Linear, Schedule
-from ostinato.errors import ConfigError
+from ostinato.buffer.settings import check_choice, check_not_negative, check_share, check_whole
 
 
 def paper_fifo(
@@ -69,8 +69,7 @@ def no_buffer(
     and trainers could wait for each other is refused.
     """
     orders: dict[str, Sampler] = {"newest": Newest(), "oldest": Oldest()}
-    if order not in orders:
-        raise ConfigError(f"order must be one of {sorted(orders)}, got {order!r}")
+    check_choice("order", order, sorted(orders))
     return ReplayBuffer(
         capacity,
         sampler=orders[order],
@@ -163,6 +162,9 @@ def judge_guided(
     Lambda rises from 0 to `share` within `warmup_steps`. A rollout counts `default_priority` until the judge, wherever
     it runs, writes its score back by rollout id with `update_priorities`.
     """
+    check_not_negative("default_priority", default_priority)
+    check_share("share", share)
+    check_whole("warmup_steps", warmup_steps, least=1)
     scored = Prioritized(by, 1.0, stratified=False, new_priority=default_priority)
     sampler = Mixture((scored, Uniform()), Linear(0.0, share, warmup_steps), beta=beta)
     return ReplayBuffer(capacity, sampler=sampler, limiter=MinSize(), **buffer)

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import check_ids
-from ostinato.buffer.draws import checked_pick, draw_columns, rows_of_prompts
+from ostinato.buffer.checks import WHOLE_BELOW, check_count, check_ids, check_layout, check_memory, check_step
+from ostinato.buffer.draws import check_generator, checked_pick, draw_columns, rows_of_prompts, strategy_of
 from ostinato.buffer.keeper import Keeper
-from ostinato.buffer.padding import Layout, PaddedDraw, RightPadded, padded
+from ostinato.buffer.padding import Layout, PaddedDraw, padded
 from ostinato.buffer.sampling import PromptStrategy
 from ostinato.buffer.sampling.strategies import random_k
 from ostinato.buffer.state import Remembers
 from ostinato.buffer.tally import ROWS
-from ostinato.buffer.workspace import FreshMemory, Workspace
+from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
 from ostinato.protocols import Draw
 
@@ -40,13 +40,16 @@ class ReplayBuffer(Keeper):
 
     Raises `ConfigError` for settings that cannot work, `DataError` when misused: inserting past the limiter or more
     than the capacity, drawing more than is there, extra columns that differ from those held, train steps that fall.
-    A refused call changes nothing, but that a refused draw has told the train step: what is too old has left. The
-    limiter counts rollouts: where `capacity_bytes` is reached first, they leave whatever it says. Not thread-safe;
-    `ostinato.sharing` has faces for threads, tasks and processes.
+    A refused call changes nothing, but that a refused draw has told the train step: what is too old has left. When a
+    function of a sampler, a rule or an order raises, an add, a draw or a write-back has not happened, a removal has,
+    and what rules or the order let go before stays gone. A sampler, rule or order that keeps something of its own
+    belongs to one buffer (`ConfigError`). The limiter counts rollouts: where `capacity_bytes` is reached first, they
+    leave whatever it says. Not thread-safe; `ostinato.sharing` has faces for threads, tasks and processes.
     """
 
     def can_sample(self, n: int) -> bool:
         """Whether the limiter lets a batch of n >= 1 out now, and a sampler that never repeats a row finds enough."""
+        n = check_count("n", n, -WHOLE_BELOW)
         enough = n >= 1 and len(self) >= (1 if self.sampler.repeats else n)
         return enough and self.limiter.can_sample(n, self._traffic())
 
@@ -55,8 +58,8 @@ class ReplayBuffer(Keeper):
 
         `n=None` leaves the size to a sampler that decides it. `out`: memory to write the payload to, reused.
         """
-        pick = partial(self._pick, n, train_step, rng)
-        return self._packed(pick, out)
+        memory = check_memory(out)
+        return self._packed(partial(self._pick, n, train_step, rng), memory)
 
     def sample_padded(
         self,
@@ -68,7 +71,7 @@ class ReplayBuffer(Keeper):
         out: Workspace | None = None,
     ) -> PaddedDraw:
         """`sample`, written straight to arrays of one width; `layout` is `RightPadded()` when left out."""
-        contents, shape, memory = self._contents, layout or RightPadded(), out or FreshMemory()
+        contents, shape, memory = self._contents, check_layout(layout), check_memory(out)
 
         def gather(row: Row) -> dict[str, Any]:
             arrays: dict[str, Any] = padded(contents.payload, row, shape, memory)
@@ -89,32 +92,38 @@ class ReplayBuffer(Keeper):
         *,
         train_step: int,
         rng: np.random.Generator,
-        strategy: PromptStrategy = random_k,
+        strategy: PromptStrategy | str = random_k,
         out: Workspace | None = None,
     ) -> Draw:
         """Up to `per_prompt` stored rollouts of each given prompt, in its order, as `strategy` chooses them.
 
+        `strategy`: a function, or one of `STRATEGIES` by name.
         Prompts of which nothing is held give nothing: the draw may be shorter, or empty.
         """
-        self._holdings.advance(train_step)
-        wanted = check_ids(prompt_ids, "prompt_ids")
-        rows = rows_of_prompts(self._contents.columns, wanted, per_prompt, strategy, rng)
-        return self._packed(lambda: (rows, None), out, getattr(strategy, "__name__", type(strategy).__name__))
+        choose, memory = strategy_of(strategy), check_memory(out)
+        check_generator(rng)
+        wanted, per_prompt = check_ids(prompt_ids, "prompt_ids"), check_count("per_prompt", per_prompt, 1)
+        self._holdings.advance(check_step(train_step, self.train_step))
+        rows = rows_of_prompts(self._contents.columns, wanted, per_prompt, choose, rng)
+        return self._packed(lambda: (rows, None), memory, getattr(choose, "__name__", type(choose).__name__))
 
     def _pick(self, n: int | None, train_step: int, rng: np.random.Generator) -> Rows:
         """Rows of a batch, and their importance weights."""
         if n is None and not getattr(self.sampler, "decides_size", False):
             raise DataError(f"{type(self.sampler).__name__} does not decide the size of a batch, give one")
-        if n is not None and n < 1:
+        if n is not None and (n := check_count("n", n, -WHOLE_BELOW)) < 1:
             raise DataError(f"cannot draw {n} rollouts, expected at least 1")
-        self._holdings.advance(train_step)
+        check_generator(rng)
+        self._holdings.advance(check_step(train_step, self._contents.train_step))
         if not self.can_sample(n if n is not None else 1):
-            raise DataError(f"cannot draw {n} from the {len(self)} rollouts held; ask can_sample first")
+            gone = self.statistics.expiries()
+            held = f"{len(self)} rollouts held ({gone} so far)" if gone else f"{len(self)} rollouts held"
+            raise DataError(f"cannot draw {n} from the {held}; ask can_sample first")
         return checked_pick(self.sampler, self._contents.columns, n, rng)
 
-    def _packed(self, pick: Callable[[], Rows], out: Workspace | None, picked_by: str = "") -> Draw:
-        contents, memory = self._contents, out or FreshMemory()
-        rollouts, about = self._draw(pick, partial(contents.rollouts, out=memory), memory.may_refuse, picked_by)
+    def _packed(self, pick: Callable[[], Rows], memory: Workspace, picked_by: str = "") -> Draw:
+        gather = partial(self._contents.rollouts, out=memory)
+        rollouts, about = self._draw(pick, gather, memory.may_refuse, picked_by)
         return Draw(rollouts=rollouts, **about)
 
     def _draw(
@@ -133,19 +142,18 @@ class ReplayBuffer(Keeper):
             raise DataError(f"{who} returned a row whose rollout has left; Columns.select gives live rows")
         try:
             batch = gather(drawn.row)
+            about = draw_columns(drawn, weights)
+            self._let_go(rows)
         except BaseException:
-            contents.write(rows, {name: drawn.row[name] for name in ("uses", "last_use_step")})
             if before is not None and isinstance(sampler, Remembers):
                 sampler.load_state_arrays(before)
-                contents.compact()  # what keeps an index matches its state with the rows
+            contents.undraw(rows, drawn)
             raise
         self._sampled += len(rows)
         self.statistics.drawn(len(rows), drawn.sums, drawn.by_source)
-        about = draw_columns(drawn, weights)
-        self._let_go(rows)
+        contents.settle()
         return batch, about
 
     def _let_go(self, rows: Int) -> None:
         """Remove what a draw has used up."""
         self._holdings.advance(self.train_step, rows)
-        self._contents.settle()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from ostinato.buffer.settings import MOST, check_finite, check_whole, is_function, shown
 from ostinato.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        _finite("value", self.value)
+        object.__setattr__(self, "value", check_finite("value of a schedule", self.value))
 
     def __call__(self, train_step: int) -> float:
         return self.value
@@ -39,7 +39,8 @@ class Linear:
     """`start` up to train step `begin`, then straight to `end` within `steps` train steps, then `end`.
 
     Linear(0, 0.5, T) is the warm-up 0.5 * min(1, t / T) of arXiv 2602.01915; Linear(0.4, 1, T) the usual annealing of
-    the correction of prioritized replay. Raises `ConfigError` for steps below 1.
+    the correction of prioritized replay. Raises `ConfigError` for steps below 1 and
+    for numbers that are not finite.
     """
 
     start: float
@@ -48,10 +49,10 @@ class Linear:
     begin: int = 0
 
     def __post_init__(self) -> None:
-        _finite("start", self.start)
-        _finite("end", self.end)
-        if self.steps < 1:
-            raise ConfigError(f"a linear schedule takes at least 1 step, got {self.steps}")
+        for name in ("start", "end"):
+            object.__setattr__(self, name, check_finite(f"{name} of a schedule", getattr(self, name)))
+        object.__setattr__(self, "steps", check_whole("steps of a schedule", self.steps, least=1))
+        object.__setattr__(self, "begin", check_whole("begin of a schedule", self.begin, least=-MOST))
 
     def __call__(self, train_step: int) -> float:
         share = min(1.0, max(0.0, (train_step - self.begin) / self.steps))
@@ -72,8 +73,9 @@ class StepAfter:
     after: float
 
     def __post_init__(self) -> None:
-        _finite("before", self.before)
-        _finite("after", self.after)
+        object.__setattr__(self, "step", check_whole("step of a schedule", self.step, least=-MOST))
+        for name in ("before", "after"):
+            object.__setattr__(self, name, check_finite(f"{name} of a schedule", getattr(self, name)))
 
     def __call__(self, train_step: int) -> float:
         return self.after if train_step > self.step else self.before
@@ -105,16 +107,14 @@ class Bounded:
         return self._checked(self.schedule(train_step))
 
     def _checked(self, value: float) -> float:
-        if not self.low <= value <= self.high:
-            raise ConfigError(f"{self.name} must lie within [{self.low:g}, {self.high:g}], got {value}")
-        return value
+        number = check_finite(self.name, value)
+        if not self.low <= number <= self.high:
+            raise ConfigError(f"{self.name} must lie within [{self.low:g}, {self.high:g}], got {shown(value)}")
+        return number
 
 
-def bounded(name: str, value: float | Schedule, low: float, high: float) -> Bounded:
-    """A number or schedule as a schedule within [low, high]. Raises `ConfigError` when it is outside or NaN."""
-    return Bounded(name, value if callable(value) else Constant(value), low, high)
-
-
-def _finite(name: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ConfigError(f"{name} of a schedule must be finite, got {value}")
+def bounded(name: str, value: Any, low: float, high: float) -> Bounded:
+    """A number or schedule as a schedule within [low, high]. Raises `ConfigError` when it is outside or neither."""
+    if isinstance(value, type):
+        raise ConfigError(f"{name} is the class {value.__name__}, expected an instance: {value.__name__}(...)")
+    return Bounded(name, value if is_function(value) else Constant(check_finite(name, value)), low, high)

@@ -1,36 +1,105 @@
-"""Checks of settings: impossible ones are refused at construction."""
+"""Checks of settings: impossible ones are refused at construction, and what passes comes back as a plain value.
+
+Numbers may be Python's or numpy's; a numpy integer is made a Python one, so that no arithmetic with it wraps.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
 
 from ostinato.errors import ConfigError
 
+MOST = 1 << 62
+"""Bound of whole numbers: with it sums and differences of two of them fit in 64 bits."""
 
-def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raise `ConfigError` unless `value` is an integer from `least` up."""
+SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """How messages show a value: on one line, not much longer than 80 characters."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def check_whole(name: str, value: Any, *, least: int, most: int = MOST) -> int:
+    """The value as int. Raises `ConfigError` unless it is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ConfigError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")
+        raise ConfigError(f"{name} must be an integer, got {shown(value)}")
+    number = int(value)
+    if number < least:
+        raise ConfigError(f"{name} must be at least {least}, got {shown(number)}")
+    if number > most:
+        raise ConfigError(f"{name} must be at most {most}, got {shown(number)}")
+    return number
 
 
-def check_finite(name: str, value: object) -> None:
-    """Raise `ConfigError` unless `value` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+def check_finite(name: str, value: Any) -> float:
+    """The value as float. Raises `ConfigError` unless it is a finite number."""
+    if not isinstance(value, bool) and isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise ConfigError(f"{name} must be a finite number, got {shown(value)}")
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raise `ConfigError` unless `value` is a finite number above 0."""
-    check_finite(name, value)
-    if value <= 0:
-        raise ConfigError(f"{name} must be above 0, got {value}")
+def check_positive(name: str, value: Any) -> float:
+    """The value as float. Raises `ConfigError` unless it is a finite number above 0."""
+    number = check_finite(name, value)
+    if number <= 0:
+        raise ConfigError(f"{name} must be above 0, got {shown(value)}")
+    return number
 
 
-def check_share(name: str, value: float) -> None:
-    """Raise `ConfigError` unless `value` lies between 0 and 1, both included."""
-    check_finite(name, value)
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} must lie between 0 and 1, got {value}")
+def check_not_negative(name: str, value: Any) -> float:
+    """The value as float. Raises `ConfigError` unless it is a finite number of at least 0."""
+    number = check_finite(name, value)
+    if number < 0:
+        raise ConfigError(f"{name} must be at least 0, got {shown(value)}")
+    return number
+
+
+def check_share(name: str, value: Any) -> float:
+    """The value as float. Raises `ConfigError` unless it lies between 0 and 1, both included."""
+    number = check_finite(name, value)
+    if not 0 <= number <= 1:
+        raise ConfigError(f"{name} must lie between 0 and 1, got {shown(value)}")
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """The value as bool. Raises `ConfigError` unless it is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Raise `ConfigError` unless the value is one of these."""
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ConfigError(f"{name} must be one of {listed}, got {shown(value)}")
+
+
+def is_function(value: object) -> bool:
+    """Whether it can be called for what it gives; a class gives only instances."""
+    return callable(value) and not isinstance(value, type)
+
+
+def check_sampler(name: str, sampler: Any) -> None:
+    """Raise `ConfigError` unless this is a sampler: an instance, with `repeats` and a call."""
+    if isinstance(sampler, type):
+        raise ConfigError(f"{name} is the class {sampler.__name__}, expected an instance: {sampler.__name__}(...)")
+    if not callable(sampler) or not hasattr(sampler, "repeats"):
+        raise ConfigError(f"{name} must be a sampler such as Uniform(), got {shown(sampler)}")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import gcd
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.draws import join_draws
+from ostinato.buffer.checks import WHOLE_BELOW, check_count, check_rollouts, check_step
+from ostinato.buffer.draws import check_generator, join_draws
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.state import checked_arrays, install
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
+from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
 
 
@@ -20,9 +24,15 @@ class ShardedBuffer:
     """Hands each new rollout to exactly one shard, in turn, and draws an equal part of a batch from every shard."""
 
     def __init__(self, shards: Sequence[ReplayBuffer]) -> None:
-        if not shards:
-            raise ConfigError("a sharded buffer needs at least one shard")
         self.shards = tuple(shards)
+        if not self.shards:
+            raise ConfigError("a sharded buffer needs at least one shard")
+        for one, other in combinations(self.shards, 2):
+            if (one._first_id - other._first_id) % gcd(one._id_stride, other._id_stride) == 0:
+                raise ConfigError(
+                    f"two shards give the same ids: first_id {one._first_id} and {other._first_id}, id_stride "
+                    f"{one._id_stride} and {other._id_stride}; shard i of T has first_id=i, id_stride=T"
+                )
         self._next = 0
 
     def __len__(self) -> int:
@@ -30,14 +40,18 @@ class ShardedBuffer:
 
     def can_add(self, n: int) -> bool:
         """Whether every shard lets its part in."""
+        n = check_count("n", n, -WHOLE_BELOW)
         return all(shard.can_add(-(-n // len(self.shards))) for shard in self.shards)
 
     def can_sample(self, n: int) -> bool:
         """Whether every shard lets its part out."""
+        n = check_count("n", n, -WHOLE_BELOW)
         return all(shard.can_sample(n // len(self.shards)) for shard in self.shards)
 
     def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
         """Deal the rollouts out one by one, going on where the last call stopped; returns their ids, int64 (n,)."""
+        check_rollouts(rollouts)
+        check_offsets(rollouts.offsets, len(rollouts.tokens))
         owner = (self._next + np.arange(len(rollouts))) % len(self.shards)
         ids = np.empty(len(rollouts), np.int64)
         rows = [np.flatnonzero(owner == index) for index in range(len(self.shards))]
@@ -51,7 +65,8 @@ class ShardedBuffer:
 
     def sample(self, n: int, *, train_step: int, rng: np.random.Generator) -> Draw:
         """n / T rollouts from each shard. Raises `DataError` when T does not divide n."""
-        part, rest = divmod(n, len(self.shards))
+        check_generator(rng)
+        part, rest = divmod(n := check_count("n", n, -WHOLE_BELOW), len(self.shards))
         if rest:
             raise DataError(f"{len(self.shards)} shards must divide the batch of {n}")
         self.retain(train_step=train_step)
@@ -61,6 +76,8 @@ class ShardedBuffer:
 
     def retain(self, *, train_step: int) -> None:
         """Apply the retention rules of every shard."""
+        for shard in self.shards:
+            check_step(train_step, shard.train_step)
         for shard in self.shards:
             shard.retain(train_step=train_step)
 

@@ -32,6 +32,10 @@ HEAD = struct.Struct("<8sIQQQI20xI")
 BLOCK_BYTES = 1 << 20  # a checked block is still in the cache when it is written or used
 
 
+class OtherFormatError(CheckpointError):
+    """The file is sound, and of another version of this package: not to be taken for damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """One array given piece by piece, so that it never stands in memory as a whole.
@@ -91,13 +95,15 @@ class SnapshotFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
         try:
+            self.path = Path(path)
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise CheckpointError(f"{path} is no regular file, expected a snapshot")
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        except (TypeError, ValueError) as error:  # None, a NUL in the name
+            raise CheckpointError(f"{path!r} is no path: {error}") from error
         try:
             self.header, self.sections = self._index()
         except BaseException:
@@ -154,7 +160,8 @@ class SnapshotFile:
             raise CheckpointError(f"{self.path} is truncated: {size} bytes, a snapshot has at least {HEAD.size}")
         _, version, total, offset, length, index_crc, head_crc = HEAD.unpack(head)
         if version != FORMAT:
-            raise CheckpointError(f"{self.path} has snapshot format {version}, this version reads {FORMAT}")
+            kind = OtherFormatError if zlib.crc32(head[:-4]) == head_crc else CheckpointError
+            raise kind(f"{self.path} has snapshot format {version}, this version reads {FORMAT}")
         if zlib.crc32(head[:-4]) != head_crc:
             raise CheckpointError(f"{self.path} is damaged: its head does not match its CRC32")
         if size != total:

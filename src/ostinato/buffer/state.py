@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.contents import BOOK
+from ostinato.buffer.contents import BOOK, Contents, Index
 from ostinato.buffer.payload import HANDLES, Payload
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.buffer.table import Table
 from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import FreshMemory
-from ostinato.errors import CheckpointError, DataError
+from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.ragged import described
 from ostinato.rollouts import Rollouts, from_arrays, to_arrays
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 BOOK_TYPES: dict[str, Any] = dict.fromkeys(BOOK, np.int64) | {"group_rows": np.int32, "priority": np.float64}
 LEAST = {"rollout_id": 0, "uses": 0, "last_use_step": -1, "group_rows": 1, "priority": 0.0}
 """Book-keeping columns and their smallest values."""
+
+LONGEST_LIST = 64
+"""Longer ones hold no parts."""
 
 COUNTERS = ("added", "first_id", "id_stride", "inserted", "sampled", "train_step")
 
@@ -38,6 +44,41 @@ class Remembers(Protocol):
 
     def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of `state_arrays`; `rebuilt` follows. Raises when something is missing."""
+
+
+_OWNERS: WeakValueDictionary[int, Contents] = WeakValueDictionary()
+"""Whose the parts are that keep something of their own, by `id`; an owner keeps them alive, so none stands for two."""
+
+
+def claim(owner: Contents, parts: Iterable[object]) -> None:
+    """Make parts that keep something of their own, and such inside them, belong to one buffer.
+
+    Raises `ConfigError` when one of them belongs to another buffer that still lives: both would be told wrong things.
+    """
+    kept: list[object] = [part for part in _with_inner(parts) if isinstance(part, (Index, Remembers))]
+    for part in kept:
+        if id(part) in _OWNERS:
+            gc.collect()  # the other one may be waiting for it
+        if id(part) in _OWNERS:
+            name = type(part).__name__
+            raise ConfigError(f"this {name} belongs to another buffer already: give each buffer a {name} of its own")
+    owner.claimed = kept
+    for part in kept:
+        _OWNERS[id(part)] = owner
+
+
+def _with_inner(parts: Iterable[object], depth: int = 3) -> Iterator[object]:
+    """Parts, and what stands in their attributes, alone or in short lists, if it may be a part."""
+    for part in parts:
+        yield part
+        if not depth or isinstance(part, (np.ndarray, str, int, float, type, FunctionType, MethodType)):
+            continue
+        inner = [*getattr(part, "__dict__", {}).values()]
+        inner += [getattr(part, f.name) for f in fields(part)] if is_dataclass(part) else []
+        for value in inner:
+            values = list(value.values()) if isinstance(value, dict) else value
+            listed = isinstance(values, (list, tuple)) and len(values) <= LONGEST_LIST
+            yield from _with_inner(values if listed else [value], depth - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +167,9 @@ def read_state(
         raise DataError("rollout ids do not rise")
     if not all((book[name] >= least).all() for name, least in LEAST.items()) or not np.isfinite(book["priority"]).all():
         raise DataError(f"the book holds a number below {LEAST} or a priority that is not finite")
+    own = [buffer._first_id, buffer._id_stride]
+    if own != [0, 1] and own != counters[1:3]:
+        raise DataError(f"first_id and id_stride are {counters[1:3]}, those of this buffer {own}")
     if n and book["rollout_id"][-1] >= counters[1] + counters[2] * counters[0]:
         raise DataError(f"rollout id {book['rollout_id'][-1]} after {counters[0]} rollouts added")
     if n != len(columns["length"]):

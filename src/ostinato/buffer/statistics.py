@@ -36,7 +36,7 @@ class BufferStatistics:
         self._sums = np.zeros(len(SUMS))
         self._noted: list[tuple[NDArray[np.float64], Int]] = []
         self._leaving: list[tuple[Int, NDArray[Any]]] = []
-        self._refused: dict[str, int] = {}
+        self._by_rule: dict[str, int] = {}
         self._by_source = np.zeros(0, np.int64)
         self._absent = np.zeros(0, np.int64)
 
@@ -44,7 +44,16 @@ class BufferStatistics:
         """Count an add, and what each admission rule refused."""
         self._counters["admitted"] += n
         for name, count in refused.items():
-            self._refused[name] = self._refused.get(name, 0) + count
+            self._by_rule[f"refused.{name}"] = self._by_rule.get(f"refused.{name}", 0) + count
+
+    def expired(self, name: str, n: int) -> None:
+        """Count rollouts that a retention rule no longer kept."""
+        self._by_rule[f"expired.{name}"] = self._by_rule.get(f"expired.{name}", 0) + n
+
+    def expiries(self) -> str:
+        """In words, how many each retention rule has let go; empty: none."""
+        rules = [(name.partition(".")[2], n) for name, n in self._by_rule.items() if name.startswith("expired.")]
+        return ", ".join(f"{n} left by {name}" for name, n in rules)
 
     def stale(self, n: int) -> None:
         """Count write-backs to rollouts that had left."""
@@ -64,16 +73,6 @@ class BufferStatistics:
         if len(self._noted) == FOLD:
             self._fold()
 
-    def _add_draw(self, sums: NDArray[np.float64], by_source: Int) -> None:
-        self._sums += sums
-        if len(by_source) > len(self._by_source):
-            missing = np.zeros(len(by_source) - len(self._by_source), np.int64)
-            self._by_source = np.concatenate([self._by_source, missing])
-            self._absent = np.concatenate([self._absent, missing])
-        self._by_source += by_source
-        self._absent += 1
-        self._absent[by_source > 0] = 0
-
     def take_departures(self) -> Int:
         """Uses of the rollouts that left since the last call, ascending."""
         uses, counts = self._pending()
@@ -87,9 +86,8 @@ class BufferStatistics:
 
     def _fold(self) -> None:
         """Add up draws and departures that were only noted."""
-        for sums, by_source in self._noted:
-            self._add_draw(sums, by_source)
-        self._noted = []
+        if self._noted:
+            self._fold_draws()
         if not self._leaving:
             return
         uses, lengths = (np.concatenate(columns) for columns in zip(*self._leaving, strict=True))
@@ -102,13 +100,26 @@ class BufferStatistics:
         self._counters["left_unused"] += len(unused)
         np.add.at(self._unused_by_length, np.searchsorted(LENGTH_BUCKETS, unused, "right") - 1, 1)
 
+    def _fold_draws(self) -> None:
+        sums, counts = zip(*self._noted, strict=True)
+        self._noted = []
+        drawn = np.zeros((len(counts), max(len(self._by_source), *map(len, counts))), np.int64)
+        for row, count in zip(drawn, counts, strict=True):
+            row[: len(count)] = count
+        new = np.zeros(drawn.shape[1] - len(self._by_source), np.int64)
+        self._sums += np.sum(sums, 0)
+        self._by_source = np.concatenate([self._by_source, new]) + drawn.sum(0)
+        since = (drawn[::-1] > 0).argmax(0)  # draws since the last one with this source
+        absent = np.concatenate([self._absent, new]) + len(drawn)
+        self._absent = np.where(drawn.any(0), since, absent)
+
     def metrics(self, columns: Columns) -> dict[str, float]:
         """Everything by name: since the beginning, and about the rows held now."""
         self._fold()
         count, sums = self._counters, dict(zip(SUMS, self._sums.tolist(), strict=True))
         drawn, left = max(count["drawn"], 1), max(count["left"], 1)
         result = {name: float(count[name]) for name in ("admitted", "stale_updates", "left", "draws", "drawn")}
-        result |= {f"refused.{name}": float(number) for name, number in self._refused.items()}
+        result |= {name: float(number) for name, number in self._by_rule.items()}
         result |= {
             "uses_when_left": count["left_uses"] / left,
             "left_unused_fraction": count["left_unused"] / left,
@@ -161,8 +172,8 @@ class BufferStatistics:
             "left_unused_by_length": self._unused_by_length.copy(),
             "counters": np.array(list(self._counters.values()), np.int64),
             "sums": self._sums.copy(),
-            "refused_names": np.array(list(self._refused), np.str_),
-            "refused": np.array(list(self._refused.values()), np.int64),
+            "rule_names": np.array(list(self._by_rule), np.str_),
+            "rule_counts": np.array(list(self._by_rule.values()), np.int64),
             "drawn_by_source": self._by_source.copy(),
             "absent_draws": self._absent.copy(),
         }
@@ -173,7 +184,7 @@ class BufferStatistics:
         counters = dict(zip(self._counters, arrays["counters"].tolist(), strict=True))
         sums = np.array(arrays["sums"], np.float64).reshape(self._sums.shape)
         unused = np.array(arrays["left_unused_by_length"], np.int64).reshape(self._unused_by_length.shape)
-        self._refused = dict(zip(arrays["refused_names"].tolist(), arrays["refused"].tolist(), strict=True))
+        self._by_rule = dict(zip(arrays["rule_names"].tolist(), arrays["rule_counts"].tolist(), strict=True))
         self._noted, self._leaving = [], []
         self._departed, self._counters, self._sums, self._unused_by_length = departed, counters, sums, unused
         self._by_source = np.array(arrays["drawn_by_source"], np.int64)

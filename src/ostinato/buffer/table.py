@@ -7,7 +7,10 @@ gathered in one pass a dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from operator import setitem
 from typing import Any
 
 import numpy as np
@@ -137,6 +140,15 @@ class Table:
         self._start = first
         self._live = None
 
+    def cut(self, span: int) -> None:
+        """Forget the rows from this one on, all of them new."""
+        self._stop, self._live = span, None
+
+    def recount(self) -> None:
+        """Find out again how many rows are dead, after an interrupt."""
+        self._dead = self._stop - self._start - int(np.count_nonzero(self["alive"][self._start :]))
+        self._live = None
+
     def compact(self, room: int = 0, *, exact: bool = False) -> None:
         """Move the live rows to the front and leave room for `room` more; rows change.
 
@@ -145,15 +157,22 @@ class Table:
         live, n = self.live(), len(self)
         size = self.blocks["integers"].shape[1]
         wanted = memory_for(n + room)
-        for name, block in self.blocks.items():
-            if wanted > size or 2 * wanted < size or (exact and wanted != size):
-                fresh = np.zeros((len(block), wanted), block.dtype)
-                fresh[:, :n] = block[:, live] if self._dead else block[:, self._start : self._stop]
-                self.blocks[name] = fresh
-            else:
-                for column in block:
-                    column[:n] = column[live] if self._dead else column[self._start : self._stop]
-        self._start, self._stop, self._dead, self._live = 0, n, 0, None
+        blocks = self.blocks
+        if wanted > size or 2 * wanted < size or (exact and wanted != size):
+            blocks = {name: np.zeros((len(block), wanted), block.dtype) for name, block in blocks.items()}
+        to = [column[:n] for block in blocks.values() for column in block]
+        of = [column for block in self.blocks.values() for column in block]
+        moves: Iterator[Any] = map(
+            setitem, to, repeat(slice(None)), [column[self._start : self._stop] for column in of]
+        )
+        if self._dead:
+            take: Any = np.ndarray.take
+            moves = map(take, of, repeat(live), repeat(None), to, repeat("clip"))
+        try:
+            deque(moves, maxlen=0)  # one call: an interrupt comes before it or behind it, never in between
+        finally:
+            self.blocks = blocks
+            self._start, self._stop, self._dead, self._live = 0, n, 0, None
 
     def oldest(self, n: int) -> NDArray[np.int64]:
         """The n oldest live rows, ascending; all of them when there are fewer. Looks a little past them."""

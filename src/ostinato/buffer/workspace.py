@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.errors import DataError
+from ostinato.ragged import described
+
 
 class Workspace:
     """Give one to `sample(out=...)`: a batch then lies in memory that the next draw with it overwrites.
@@ -27,7 +30,11 @@ class Workspace:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         kept = self._kept.get(name)
         if kept is None or len(kept) < size:
-            kept = self._kept[name] = self._allocate(max(size, int(1.25 * len(kept)) if kept is not None else 0))
+            wanted = max(size, int(1.25 * len(kept)) if kept is not None else 0)
+            kept = self._allocate(wanted)
+            if not isinstance(kept, np.ndarray) or kept.dtype != np.uint8 or kept.ndim != 1 or len(kept) < wanted:
+                raise DataError(f"allocate({wanted}) gave {described(kept)}, expected uint8 ({wanted},) or more")
+            self._kept[name] = kept
         array: NDArray[Any] = kept[:size].view(dtype)
         return array if len(shape) == 1 else array.reshape(shape)
 

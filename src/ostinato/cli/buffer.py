@@ -9,11 +9,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from ostinato.cli.buffer_display import described, load_tokenizer, row_records
+from ostinato.cli.buffer_display import described, load_tokenizer, row_records, say
+from ostinato.cli.buffer_remarks import kept_extras, remarks
 from ostinato.errors import ConfigError, DataError
 from ostinato.loop.run_directory import newest_checkpoint
 from ostinato.rollout_files import (
-    ReadReport,
     ReadRules,
     Stored,
     filled_buffer,
@@ -24,7 +24,10 @@ from ostinato.rollout_files import (
     write_rollouts,
 )
 from ostinato.rollout_files.files import ENDINGS
-from ostinato.rollout_files.placing import refuse_existing
+from ostinato.rollout_files.placing import refuse_existing, refuse_own_source
+
+DEFAULTS = ("temperature", "top_p", "top_k", "policy_version", "source")
+"""Options that stand for what lines leave out; None where they were not given."""
 
 
 def run(arguments: Namespace) -> int:
@@ -42,22 +45,24 @@ def _inspect(arguments: Namespace) -> None:
     shown = shown_rows(stored, arguments.rows, sort=arguments.sort)
     numbers["rows"] = [] if shown is None else row_records(*shown, tokenizer)
     if arguments.json:
-        print(json.dumps(_finite(numbers), allow_nan=False))
+        say(json.dumps(_finite(numbers), allow_nan=False))
     else:
-        print("\n".join(described(numbers)))
+        say("\n".join(described(numbers)))
 
 
 def _export(arguments: Namespace) -> None:
     _require_ending(arguments.out)
     refuse_existing(arguments.out, overwrite=arguments.force)
+    refuse_own_source(arguments.path, arguments.out)
     stored = _opened(arguments)
     written = write_rollouts(arguments.out, stored.parts(), overwrite=arguments.force)
-    print(f"{written} rollouts written to {arguments.out}")
+    say(f"{written} rollouts written to {arguments.out}")
 
 
 def _import(arguments: Namespace) -> None:
     _require_ending(arguments.path)
     refuse_existing(arguments.out, overwrite=arguments.force)
+    refuse_own_source(arguments.path, arguments.out)
     stored = _opened(arguments)
     if not len(stored):
         raise DataError(f"{arguments.path} holds no rollouts that can be used")
@@ -70,51 +75,33 @@ def _import(arguments: Namespace) -> None:
     refuse_existing(arguments.out, overwrite=arguments.force)
     buffer.save(arguments.out)
     left = f"; {len(stored) - len(buffer)} older ones did not fit" if len(buffer) < len(stored) else ""
-    print(f"{len(buffer)} rollouts at train step {buffer.train_step} saved to {arguments.out}{left}")
+    say(f"{len(buffer)} rollouts at train step {buffer.train_step} saved to {arguments.out}{left}")
+    if stored.report is not None and stored.report.kept:
+        say(kept_extras(stored.report.kept), sys.stderr)
 
 
 def _opened(arguments: Namespace) -> Stored:
     path: Path = arguments.path
     if (path / "checkpoints").is_dir():
         path = newest_checkpoint(path)
-    stored = open_stored(path, _rules(arguments))
+    given = {name: getattr(arguments, name) for name in DEFAULTS if getattr(arguments, name) is not None}
+    rules = _rules(arguments, given)
+    stored = open_stored(path, rules)
     if stored.report is not None:
-        for line in _remarks(stored.report):
-            print(line, file=sys.stderr)
+        for line in remarks(stored.report, rules, given):
+            say(line, sys.stderr)
     return stored
 
 
-def _rules(arguments: Namespace) -> ReadRules:
+def _rules(arguments: Namespace, defaults: dict[str, Any]) -> ReadRules:
     return ReadRules(
         missing_logprobs=arguments.missing_logprobs,
         skip_bad=arguments.skip_bad,
         group_by=arguments.group_by,
         rename=renaming(arguments.rename),
         extras=() if arguments.no_extras else None if arguments.extra is None else tuple(arguments.extra),
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        top_k=arguments.top_k,
-        policy_version=arguments.policy_version,
-        source=arguments.source,
+        **defaults,
     )
-
-
-def _remarks(report: ReadReport) -> list[str]:
-    """What a person must know about what was read, one line each."""
-    remarks = [f"refused {complaint}" for complaint in report.complaints]
-    if report.refused > len(report.complaints):
-        remarks.append(f"refused {report.refused - len(report.complaints)} more lines")
-    if report.without_logprobs:
-        remarks.append(f"left out {report.without_logprobs} rollouts without log-probs")
-    if report.without_reward:
-        remarks.append(f"{report.without_reward} rollouts have neither reward nor advantage: both are 0")
-    if report.truncated_sampling:
-        remarks.append(
-            f"{report.truncated_sampling} rollouts were sampled with top_p < 1 or top_k > 0: their log-probs must be"
-            " those of the truncated distribution"
-        )
-    remarks += [f"extra column {name!r} left out: {reason}" for name, reason in report.left_out.items()]
-    return remarks
 
 
 def _require_ending(path: Path) -> None:

@@ -67,11 +67,11 @@ def _reading(action: argparse.ArgumentParser) -> None:
     reading.add_argument("--extra", action="append", metavar="NAME", help="keep only these extra columns; repeatable")
     reading.add_argument("--no-extras", action="store_true", help="keep no extra columns")
     defaults = action.add_argument_group("for lines that do not say")
-    defaults.add_argument("--temperature", type=float, default=1.0, help="(default: 1)")
-    defaults.add_argument("--top-p", type=float, default=1.0, help="(default: 1)")
-    defaults.add_argument("--top-k", type=int, default=0, help="(default: 0, off)")
-    defaults.add_argument("--policy-version", type=int, default=0, help="(default: 0)")
-    defaults.add_argument("--source", default="", help="name of the data set")
+    defaults.add_argument("--temperature", type=float, help="(default: 1)")
+    defaults.add_argument("--top-p", type=float, help="(default: 1)")
+    defaults.add_argument("--top-k", type=int, help="(default: 0, off)")
+    defaults.add_argument("--policy-version", type=int, help="(default: 0)")
+    defaults.add_argument("--source", help="name of the data set")
 
 
 def _count(text: str) -> int:

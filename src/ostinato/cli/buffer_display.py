@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
+from ostinato.cli.buffer_characters import CharacterReader
 from ostinato.errors import ConfigError, MissingExtraError
 from ostinato.rollouts import Rollouts
 
@@ -17,23 +19,30 @@ CHARACTERS = "characters"
 def load_tokenizer(name: str) -> Any:
     """A Hugging Face tokenizer from a directory or by hub name, or "characters", the built-in one.
 
-    Raises `ConfigError` when there is none, `MissingExtraError` without transformers.
+    Raises `ConfigError` when there is none, `MissingExtraError` without transformers, which the built-in one does not
+    need.
     """
+    if name == CHARACTERS:
+        return CharacterReader()
     try:
         import transformers
 
         from ostinato.backends.hf.models import quiet
-        from ostinato.backends.hf.tokenizer import character_tokenizer
     except ImportError as error:
         raise MissingExtraError(error.name or "transformers", "hf") from None
-    if name == CHARACTERS:
-        return character_tokenizer()
     try:
         with quiet():
             return transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"--tokenizer {name!r}: expected a directory or a reachable hub name; {reason}") from None
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print to the stream, standard output unless another is given; what its encoding lacks is written out."""
+    stream = sys.stdout if stream is None else stream
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
 def row_records(rollouts: Rollouts, about: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
@@ -122,6 +131,5 @@ def _line(text: str) -> str:
 
 
 def _text(tokenizer: Any, tokens: Any) -> str:
-    from ostinato.backends.hf.tokenizer import decode_text
-
-    return decode_text(tokenizer, tokens)
+    text: str = tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +12,13 @@ from numpy.typing import NDArray
 
 from ostinato.errors import DataError
 from ostinato.ragged import Extra, Ragged, offsets_of
+from ostinato.rollout_files.leaves import exact_array, fits, leaves_of
 
 LONGEST_TEXT = 200
 """Characters; a longer text is no column (numpy pads every row to the longest), but a thing to look up by an id."""
+
+LARGEST_ENTRY = 1 << 31
+"""Bytes, of a row of an extra column or an entry of a ragged one."""
 
 PLAIN_KINDS = "biufU"
 
@@ -126,10 +131,11 @@ def layout_of_value(value: Any) -> Layout:
         array = np.asarray(value)
     except (ValueError, OverflowError):
         array = np.empty((), object)
-    mixed = array.dtype.kind == "U" and not _all_texts(value)
-    if array.dtype.kind not in PLAIN_KINDS or array.dtype == np.uint64 or mixed:
-        kind = {dict: "an object", list: "a mixed list", type(None): "null"}.get(type(value), "no column value")
-        raise DataError(kind)
+    kind = array.dtype.kind
+    if kind not in PLAIN_KINDS or array.dtype == np.uint64 or not fits(kind, leaves_of(value)):
+        raise DataError(
+            {dict: "an object", list: "a mixed list", type(None): "null"}.get(type(value), "no column value")
+        )
     dtype = "U" if array.dtype.kind == "U" else array.dtype.str
     return Layout(dtype, array.shape[1:], ragged=array.ndim > 0)
 
@@ -137,11 +143,16 @@ def layout_of_value(value: Any) -> Layout:
 def column_of_values(layout: Layout, values: Sequence[Any]) -> Extra:
     """The column of one value a line. Raises `DataError` when a value does not fit the layout."""
     plain = [value["values"] if is_typed(value) else value for value in values]
+    held = np.dtype(layout.dtype if layout.plain else np.uint8)
     try:
         if not layout.ragged:
-            return layout.restored(plain, len(plain))
+            return layout.restored(exact_array(plain, held), len(plain))
+        if not all(isinstance(row, list) for row in plain):
+            raise DataError("a ragged row is no list")
         flat = [entry for row in plain for entry in row]
-        return Ragged(layout.restored(flat, len(flat)), offsets_of([len(row) for row in plain]))
+        return Ragged(layout.restored(exact_array(flat, held), len(flat)), offsets_of([len(row) for row in plain]))
+    except DataError:
+        raise
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"does not fit {layout.dtype} {layout.shape}: {error}") from None
 
@@ -157,6 +168,8 @@ def _checked(value: Mapping[str, Any]) -> Layout:
         dtype, shape = np.dtype(value["dtype"]), tuple(int(length) for length in value["shape"])
         if dtype.hasobject or dtype.fields or min(shape, default=0) < 0 or not isinstance(value["dtype"], str):
             raise ValueError(f"no dtype and shape of a column: {value['dtype']!r}, {value['shape']!r}")
+        if math.prod(max(length, 1) for length in shape) * max(dtype.itemsize, 1) > LARGEST_ENTRY:
+            raise ValueError(f"an entry of shape {shape} is larger than {LARGEST_ENTRY} bytes")
         layout = Layout(value["dtype"], shape, bool(value["ragged"]))
         column_of_values(layout, [value])
     except DataError:
@@ -164,7 +177,3 @@ def _checked(value: Mapping[str, Any]) -> Layout:
     except (TypeError, ValueError, SyntaxError, OverflowError) as error:
         raise DataError(str(error)) from None
     return layout
-
-
-def _all_texts(value: Any) -> bool:
-    return all(map(_all_texts, value)) if isinstance(value, list) else isinstance(value, str)

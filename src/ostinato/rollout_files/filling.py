@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ostinato.buffer import ReplayBuffer
-from ostinato.errors import ConfigError
+from ostinato.errors import ConfigError, DataError
 from ostinato.rollout_files.pieces import pieces
+from ostinato.rollout_files.settings import LATEST
 from ostinato.rollout_files.stored import Stored
 
 
@@ -20,6 +21,10 @@ def filled_buffer(
     newest = stored.train_step
     if train_step is not None and train_step < newest:
         raise ConfigError(f"train step {train_step} comes before {newest}, the newest in what is stored")
+    if train_step is not None and train_step > LATEST:
+        raise ConfigError(f"train step is {train_step}, expected below 2^62")
+    if newest > LATEST:
+        raise DataError(f"the newest train step in what is stored is {newest}, expected below 2^62")
     buffer = ReplayBuffer(len(stored) if capacity is None else capacity, capacity_bytes=capacity_bytes)
     for part in stored.parts():
         # A quarter of the bytes, for a buffer counts its own columns too.

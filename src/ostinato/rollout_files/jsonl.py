@@ -58,11 +58,22 @@ def _records(path: Path, end: int) -> Iterator[tuple[int, Any]]:
 
 def _record_of(line: bytes) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=_object)
+    except DataError as error:
+        return error
     except (ValueError, RecursionError) as error:
         if not line.endswith(b"\n"):
             return DataError("the last line is torn: the file ends in the middle of it")
         return DataError(f"expected one JSON object a line, got {shown(line.decode(errors='replace'))} ({error})")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{shown(twice)} stands twice in one object")
+    return found
 
 
 def _record(rollouts: Rollouts, row: int, layouts: dict[str, Layout]) -> dict[str, Any]:

@@ -11,22 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import DataError
+from ostinato.ragged import content_ids
 from ostinato.rollout_files.extras import is_typed, layout_of_value
-from ostinato.rollout_files.logprobs import behavior_logprobs
-from ostinato.rollout_files.names import sorted_into_fields
-from ostinato.rollout_files.settings import ReadRules
+from ostinato.rollout_files.logprobs import MissingLogprobsError, behavior_logprobs, sampled_ids
+from ostinato.rollout_files.names import missing, sorted_into_fields
+from ostinato.rollout_files.nested import Completion
+from ostinato.rollout_files.settings import HOTTEST, ReadRules
 
 INT64, INT32 = np.iinfo(np.int64), np.iinfo(np.int32)
 LARGEST = 1e100
 """Of a reward: its square, which a deviation takes, must be a number too."""
-HOTTEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One rollout: token columns of all its tokens, row columns by name, and what else its record holds.
 
-    `reward` and `advantage` are None where the record has none; group statistics are None unless it has both.
+    `reward` and `advantage` are None where the record has none; group statistics are None unless it has both. `unsaid`
+    are the fields for which the rules stand in.
     """
 
     tokens: NDArray[np.int32]
@@ -37,36 +39,48 @@ class Line:
     advantage: float | None
     group: tuple[float, float] | None
     extras: dict[str, Any]
+    unsaid: tuple[str, ...]
 
 
-def line_of(record: Mapping[str, Any], number: int, rules: ReadRules) -> Line:
-    """The rollout of a record, `number` its line. Raises `DataError`, `MissingLogprobsError` where it has none."""
-    fields, extras = sorted_into_fields(record, rules.rename)
+UNSAID = {"policy_version": ("policy_version_min",), "temperature": (), "top_p": (), "top_k": ()}
+"""Fields for which the rules stand in, and the fields that say as much."""
+
+
+def line_of(completion: Completion, number: int, rules: ReadRules) -> Line:
+    """The rollout of a completion, `number` its line. Raises `DataError`, `MissingLogprobsError` where it has none."""
+    fields, extras = sorted_into_fields(completion.record, rules.rename)
     one = {name: values[0] for name, values in fields.items() if name != "loss_mask"}
     typed = one.pop("extras", {})
     if not isinstance(typed, Mapping):
         raise DataError(f"'extras' is {shown(typed)}, expected an object")
-    prompt, completion = _prompt_and_completion(one)
-    mask = _loss_mask(fields.get("loss_mask", []), len(prompt), len(completion))
+    prompt, answer = _prompt_and_completion(one, completion.record)
+    if one.get("logprobs") is None:
+        raise MissingLogprobsError(missing("logprobs", completion.record))
+    mask = _loss_mask(fields.get("loss_mask", []), len(prompt), len(answer))
+    _check_lengths(one, len(prompt), len(answer))
     row: dict[str, Any] = {**_versions(one, rules), **_sampling(one, rules)}
     if isinstance(one.get("policy_version"), list):
         extras.setdefault("token_versions", one["policy_version"])
     row["prompt_length"] = len(prompt)
-    row["prompt_id"] = _identity(one["prompt_id"], "prompt_id") if "prompt_id" in one else _hash(prompt.tobytes())
-    tokens = np.concatenate([prompt, completion])
-    row["group_id"] = _group_id(one, row["prompt_id"], b"%d of " % number + tokens.tobytes(), rules)
+    row["prompt_id"] = _identity(one["prompt_id"], "prompt_id") if "prompt_id" in one else content_ids([prompt])[0]
+    tokens = np.concatenate([prompt, answer])
+    group = b"%d of " % number + (tokens.tobytes() if completion.group is None else completion.group)
+    row["group_id"] = _group_id(one, row["prompt_id"], group, rules)
     row["truncated"] = _truncated(one.get("truncated"), fields.get("finish_reason", []))
-    row["source"] = str(one.get("source", rules.source))
+    row["source"] = _source(one.get("source", rules.source))
     mean, std = _number(one, "group_reward_mean"), _number(one, "group_reward_std")
+    if std is not None and std < 0:
+        raise DataError(f"group_reward_std is {std:g}, expected at least 0")
     return Line(
         tokens=tokens,
         loss_mask=mask,
-        behavior_logprobs=behavior_logprobs(one.get("logprobs"), prompt, completion, mask),
+        behavior_logprobs=behavior_logprobs(one["logprobs"], prompt, answer, mask),
         row=row,
         reward=_reward(one),
         advantage=_number(one, "advantage"),
         group=None if mean is None or std is None else (mean, std),
         extras=_extras({**extras, **typed}),
+        unsaid=tuple(name for name, others in UNSAID.items() if not any(other in one for other in (name, *others))),
     )
 
 
@@ -76,15 +90,24 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _prompt_and_completion(one: Mapping[str, Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    if "completion_ids" in one and "prompt_ids" in one:
-        return _ids(one["prompt_ids"], "prompt_ids"), _ids(one["completion_ids"], "completion_ids")
+def _prompt_and_completion(
+    one: Mapping[str, Any], record: Mapping[str, Any]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    completion = one.get("completion_ids")
+    if completion is None and "tokens" not in one:
+        completion = sampled_ids(one.get("logprobs"))
+    if completion is not None and "prompt_ids" in one:
+        return _ids(one["prompt_ids"], "prompt_ids"), _ids(completion, "completion_ids")
     if "tokens" in one and "prompt_length" in one:
         tokens, length = _ids(one["tokens"], "tokens"), _integer(one["prompt_length"], "prompt_length")
         if not 0 <= length <= len(tokens):
             raise DataError(f"prompt_length is {length}, expected 0 to {len(tokens)}, the number of tokens")
         return tokens[:length], tokens[length:]
-    raise DataError("expected token ids under 'prompt_ids' and 'completion_ids' (text alone cannot be replayed)")
+    if "tokens" in one and completion is None:
+        raise DataError(f"tokens without the length of the prompt: {missing('prompt_length', record)}")
+    lacking = "completion_ids" if completion is None else "prompt_ids"
+    part = lacking.partition("_")[0]
+    raise DataError(f"no token ids of the {part} (text alone cannot be replayed): {missing(lacking, record)}")
 
 
 def _ids(value: Any, name: str) -> NDArray[np.int32]:
@@ -119,6 +142,16 @@ def _loss_mask(masks: Sequence[Any], prompt: int, completion: int) -> NDArray[np
     return result
 
 
+def _check_lengths(one: Mapping[str, Any], prompt: int, completion: int) -> None:
+    """A list of rewards or versions is one a token."""
+    for name in ("reward", "policy_version"):
+        given = one.get(name)
+        if isinstance(given, list) and (not given or len(given) not in (completion, prompt + completion)):
+            raise DataError(
+                f"{name} is {shown(given)}, expected a number, or {completion} of them, one a completion token"
+            )
+
+
 def _versions(one: Mapping[str, Any], rules: ReadRules) -> dict[str, int]:
     given = one.get("policy_version", rules.policy_version)
     versions = [_integer(v, "policy_version") for v in given] if isinstance(given, list) else []
@@ -143,8 +176,8 @@ def _sampling(one: Mapping[str, Any], rules: ReadRules) -> dict[str, float | int
     top_k = _integer(one.get("top_k", rules.top_k), "top_k")
     if not 0 <= temperature <= HOTTEST or not 0 <= top_p <= 1:
         raise DataError(f"got temperature {temperature:g} and top_p {top_p:g}, expected 0 to {HOTTEST:g}, and 0 to 1")
-    if top_k > INT32.max:
-        raise DataError(f"top_k is {top_k}, expected at most 2^31 - 1")
+    if not -1 <= top_k <= INT32.max:
+        raise DataError(f"top_k is {top_k}, expected -1 (off) to 2^31 - 1")
     return {"temperature": temperature, "top_p": top_p, "top_k": max(top_k, 0)}  # -1 is "off" in vLLM
 
 
@@ -163,6 +196,12 @@ def _extras(values: dict[str, Any]) -> dict[str, Any]:
             except DataError as error:
                 raise DataError(f"extra {name!r}: {error}") from None
     return values
+
+
+def _source(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        raise DataError(f"source is {shown(value)}, expected a name")
+    return str(value)
 
 
 def _truncated(flag: Any, reasons: Sequence[Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ostinato.errors import DataError
 from ostinato.rollout_files.line import Line, line_of, shown
 from ostinato.rollout_files.logprobs import MissingLogprobsError
+from ostinato.rollout_files.nested import Completion, completions_of
 from ostinato.rollout_files.packing import Packing, Survey
 from ostinato.rollout_files.settings import ReadReport, ReadRules, RolloutFile
 from ostinato.rollouts import Rollouts
@@ -22,21 +23,19 @@ def open_logged(
 ) -> RolloutFile:
     """Look all records through and return what can be read.
 
-    Raises `DataError` naming file and line for the first record that cannot be used, unless the rules go on.
+    Raises `DataError` naming file and line for the first rollout that cannot be used, unless the rules go on.
     """
     report = ReadReport()
     survey = Survey(rules, report)
-    for number, record in records():
-        try:
-            survey.see(_line(record, number, rules))
-        except MissingLogprobsError as error:
-            if rules.missing_logprobs == "error":
-                raise DataError(f"{path}:{number}: {error}") from None
+    for place, line in _lines(records, rules):
+        if isinstance(line, Line):
+            survey.see(line)
+        elif isinstance(line, MissingLogprobsError) and rules.missing_logprobs == "drop":
             report.without_logprobs += 1
-        except DataError as error:
-            if not rules.skip_bad:
-                raise DataError(f"{path}:{number}: {error}") from None
-            report.refuse(f"{path}:{number}: {error}")
+        elif isinstance(line, MissingLogprobsError) or not rules.skip_bad:
+            raise DataError(f"{path}:{place}: {line}")
+        else:
+            report.refuse(f"{path}:{place}: {line}")
     try:
         packing = survey.finished()
     except DataError as error:
@@ -46,7 +45,9 @@ def open_logged(
 
 def _parts(records: Records, rules: ReadRules, packing: Packing) -> Iterator[Rollouts]:
     done, lines = 0, list[Line]()
-    for line in _usable(records, rules):
+    for _, line in _lines(records, rules):
+        if isinstance(line, DataError):  # counted when the file was looked through
+            continue
         lines.append(line)
         if len(lines) == rules.chunk_rollouts:
             yield packing.packed(lines, done)
@@ -55,17 +56,27 @@ def _parts(records: Records, rules: ReadRules, packing: Packing) -> Iterator[Rol
         yield packing.packed(lines, done)
 
 
-def _usable(records: Records, rules: ReadRules) -> Iterator[Line]:
+def _lines(records: Records, rules: ReadRules) -> Iterator[tuple[str, Line | DataError]]:
+    """Every rollout, or why it cannot be one, and where it stands: the line, and the place in a nested one."""
     for number, record in records():
-        try:
-            yield _line(record, number, rules)
-        except DataError:  # counted when the file was looked through
-            continue
+        for completion in _completions(record, rules):
+            if isinstance(completion, DataError):
+                yield str(number), completion
+                continue
+            place = f"{number}: {completion.place}" if completion.place else str(number)
+            try:
+                line: Line | DataError = line_of(completion, number, rules)
+            except DataError as error:
+                line = error
+            yield place, line
 
 
-def _line(record: Any, number: int, rules: ReadRules) -> Line:
+def _completions(record: Any, rules: ReadRules) -> list[Completion] | list[DataError]:
     if isinstance(record, DataError):
-        raise record
+        return [record]
     if not isinstance(record, Mapping):
-        raise DataError(f"expected a JSON object, got {shown(record)}")
-    return line_of(record, number, rules)
+        return [DataError(f"expected a JSON object, got {shown(record)}")]
+    try:
+        return list(completions_of(record, rules.rename))
+    except DataError as error:
+        return [error]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +15,16 @@ ABOVE_ZERO = 0.01
 """A log-prob above this is none: rounding gives less, probabilities logged by mistake give more."""
 
 
-class MissingLogprobsError(DataError):
-    """A line without log-probs."""
+TOKEN_ID = re.compile(r"token_id:([0-9]{1,10})")
 
-    def __init__(self) -> None:
+
+class MissingLogprobsError(DataError):
+    """A line without log-probs; `found`: what stands there instead."""
+
+    def __init__(self, found: str) -> None:
         super().__init__(
-            "no log-probs of the sampled tokens; they cannot be recomputed once the policy has moved on"
-            " (leave such lines out: --missing-logprobs drop)"
+            f"no log-probs of the sampled tokens, which cannot be recomputed once the policy has moved on: {found};"
+            " leave such lines out with --missing-logprobs drop"
         )
 
 
@@ -31,13 +35,13 @@ def behavior_logprobs(
 
     `given`: numbers, one a completion token (or one a token, prompt included); or what engines write: a list of objects
     with a "logprob", a list of objects that map token ids to such, {"token_logprobs": [...]}, {"content": [...]}.
-    Where the loss mask is False they may be null. Raises `MissingLogprobsError`, or `DataError` where a token that the
-    policy produced has none that is finite and at most 0.
+    Where the loss mask is False they may be null. Raises `MissingLogprobsError` for null, or `DataError` where a token
+    that the policy produced has none that is finite and at most 0.
     """
     if isinstance(given, Mapping):
-        given = given.get("content", given.get("token_logprobs"))
+        given = given.get("content") if given.get("token_logprobs") is None else given["token_logprobs"]
     if given is None:
-        raise MissingLogprobsError
+        raise MissingLogprobsError("the object has neither 'token_logprobs' nor 'content'")
     total = len(prompt) + len(completion)
     if not isinstance(given, list) or len(given) not in (len(completion), total):
         count = len(given) if isinstance(given, list) else f"a {type(given).__name__}"
@@ -53,6 +57,22 @@ def behavior_logprobs(
         where = f"token {bad[0] - len(prompt)} of the completion"
         raise DataError(f"the log-prob of {where} is {values[bad[0]]:g}, expected a finite number of at most 0")
     return np.where(good, narrow, np.float32(0))
+
+
+def sampled_ids(given: Any) -> list[int] | None:
+    """Token ids that stand with the log-probs, as "token_id:7" in place of texts (vLLM: `return_tokens_as_token_ids`).
+
+    `given`: {"tokens": [...]} or {"content": [{"token": ...}, ...]}; None where there are texts, or something else.
+    """
+    if not isinstance(given, Mapping):
+        return None
+    tokens = given.get("tokens")
+    if isinstance(given.get("content"), list):
+        tokens = [entry.get("token") if isinstance(entry, Mapping) else None for entry in given["content"]]
+    if not isinstance(tokens, list) or not tokens:
+        return None
+    found = [TOKEN_ID.fullmatch(token) if isinstance(token, str) else None for token in tokens]
+    return [int(match[1]) for match in found if match] if all(found) else None
 
 
 def _numbers(given: list[Any], ids: NDArray[np.int32]) -> NDArray[np.float64]:

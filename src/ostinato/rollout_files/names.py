@@ -51,8 +51,14 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 """Field -> the other names it goes by. The documented table, docs/buffer-files.md, is checked against this one."""
 
+NESTED = ("outputs", "choices")
+"""Names of a list of completions, each an object with fields of its own; `renaming` takes the first as a target."""
+
 MAY_CONFLICT = frozenset({"loss_mask", "finish_reason"})
 """Fields of which one line may hold several: masks are combined, and one reason "length" is enough."""
+
+SHOWN_NAMES, SHOWN_LENGTH = 16, 40
+"""Of the fields of a record, in a message."""
 
 FIELD_OF = {name: field for field, names in NAMES.items() for name in (field, *names)}
 
@@ -62,10 +68,21 @@ def renaming(pairs: Iterable[str]) -> dict[str, str]:
     mapping: dict[str, str] = {}
     for pair in pairs:
         theirs, equals, ours = pair.partition("=")
-        if not (theirs and equals) or ours not in NAMES:
-            raise ConfigError(f"got the renaming {pair!r}, expected THEIRS=OURS with OURS one of {', '.join(NAMES)}")
+        if not (theirs and equals) or ours not in (*NAMES, NESTED[0]):
+            known = ", ".join((*NAMES, NESTED[0]))
+            raise ConfigError(f"got the renaming {pair!r}, expected THEIRS=OURS with OURS one of {known}")
         mapping[theirs] = ours
     return mapping
+
+
+def missing(field: str, record: Mapping[str, Any]) -> str:
+    """What to say of a record that has a field under none of its names: the names, those found, and the way out."""
+    found = [repr(name)[:SHOWN_LENGTH] for name, value in record.items() if value is not None]
+    more = f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else ""
+    return (
+        f"found {', '.join(found[:SHOWN_NAMES]) or 'nothing'}{more}; expected one of"
+        f" {', '.join((field, *NAMES[field]))} (another name: --rename THEIRS={field})"
+    )
 
 
 def sorted_into_fields(

@@ -23,19 +23,23 @@ FROM_LINE = ("prompt_length", "prompt_id", "group_id", "policy_version_min", "po
 
 @dataclass(slots=True)
 class Survey:
-    """The first reading of a file: 16 bytes a rollout, and the layouts of the extra columns."""
+    """The first reading of a file: 17 bytes a rollout, and the layouts of the extra columns."""
 
     rules: ReadRules
     report: ReadReport
     _group_id: array[int] = field(default_factory=lambda: array("q"))
     _reward: array[float] = field(default_factory=lambda: array("d"))
+    _from_group: bytearray = field(default_factory=bytearray)
     _extras: dict[str, ExtraSurvey] = field(default_factory=dict)
 
     def see(self, line: Line) -> None:
         """Take in one more usable line."""
         self._group_id.append(line.row["group_id"])
         self._reward.append(np.nan if line.reward is None else line.reward)
+        self._from_group.append(line.advantage is None and line.group is None)
         self.report.rollouts += 1
+        for name in line.unsaid:
+            self.report.unsaid[name] = self.report.unsaid.get(name, 0) + 1
         self.report.without_reward += line.reward is None and line.advantage is None
         self.report.truncated_sampling += line.row["top_p"] < 1 or line.row["top_k"] > 0
         for name, value in line.extras.items():
@@ -55,7 +59,22 @@ class Survey:
                 if self.rules.extras is not None:
                     raise DataError(f"{name!r} cannot be an extra column: {error}") from None
                 self.report.left_out[name] = str(error)
-        return Packing(layouts, *_statistics(np.array(self._group_id, np.int64), np.array(self._reward, np.float64)))
+        self.report.kept = list(layouts)
+        group_id_n, reward_n = np.array(self._group_id, np.int64), np.array(self._reward, np.float64)
+        mean_n, std_n = _statistics(group_id_n, reward_n)
+        self._count_idle(group_id_n, reward_n, std_n)
+        return Packing(layouts, mean_n, std_n)
+
+    def _count_idle(
+        self, group_id_n: NDArray[np.int64], reward_n: NDArray[np.float64], std_n: NDArray[np.float64]
+    ) -> None:
+        """Rollouts whose advantage is 0 because of their group."""
+        _, group, size = np.unique(group_id_n, return_inverse=True, return_counts=True)
+        from_group = np.frombuffer(self._from_group, np.bool_)
+        alone = size[group] == 1
+        self.report.from_group = int(from_group.sum())
+        self.report.alone = int((from_group & alone).sum())
+        self.report.even = int((from_group & ~alone & ~np.isnan(reward_n) & (std_n == 0)).sum())
 
 
 @dataclass(frozen=True, slots=True)

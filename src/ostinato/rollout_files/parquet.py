@@ -8,6 +8,7 @@ A file of another schema is read record by record, under the names that JSONL li
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -28,7 +29,7 @@ from ostinato.rollouts import ROW_COLUMNS, TOKEN_COLUMNS, Rollouts
 
 FORMAT = 1
 KEY = b"ostinato.rollouts"
-"""Entry of the schema's metadata: {"format": 1, "extras": {name: layout}} as JSON."""
+"""Entry of the schema's metadata: {"format": 1, "extras": {name: layout}, "crc32": of the layouts} as JSON."""
 
 EXTRA = "extra."
 ROW_GROUP_BYTES = 1 << 27
@@ -44,13 +45,21 @@ def open_parquet(path: Path, rules: ReadRules) -> RolloutFile:
     try:
         with pq.ParquetFile(path) as file:
             metadata, rows = file.schema_arrow.metadata or {}, file.metadata.num_rows
-    except _pyarrow("pyarrow").ArrowException as error:
+    except (_pyarrow("pyarrow").ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not the content: no such file, no right to read it
+            raise
         raise DataError(f"{path} is no whole Parquet file: {error}") from None
     if KEY not in metadata:
+        if any(value.startswith(b'{"format": ') and b'"extras"' in value for value in metadata.values()):
+            raise DataError(f"{path} has damaged metadata: its layouts stand under another name than {KEY.decode()}")
         return open_logged(path, "parquet", lambda: _records(path, rules.chunk_rollouts), rules)
     layouts = _layouts(metadata[KEY], path)
-    report = ReadReport(rollouts=rows)
-    return RolloutFile(path, "parquet", report, lambda: _parts(path, layouts, rules.chunk_rollouts))
+    if rules.extras is not None:
+        for name in set(rules.extras) - set(layouts):
+            raise DataError(f"{path} has no extra column {name!r}, but {', '.join(map(repr, layouts)) or 'none'}")
+        layouts = {name: layout for name, layout in layouts.items() if name in rules.extras}
+    report = ReadReport(rollouts=rows, kept=list(layouts))
+    return RolloutFile(path, "parquet", report, lambda: _parts(path, layouts, rows, rules.chunk_rollouts))
 
 
 def write_parquet(path: Path, parts: Iterable[Rollouts], *, overwrite: bool = False) -> int:
@@ -63,10 +72,14 @@ def write_parquet(path: Path, parts: Iterable[Rollouts], *, overwrite: bool = Fa
     remaining = iter(parts)
     first = next(remaining, None) or Rollouts.from_completions([], [], [])
     layouts = {name: Layout.of(name, column) for name, column in first.extras.items()}
-    about = {"format": FORMAT, "extras": {name: asdict(layout) for name, layout in layouts.items()}}
+    extras = {name: asdict(layout) for name, layout in layouts.items()}
+    about = {"format": FORMAT, "extras": extras, "crc32": _checksum(extras)}
     schema = _schema(pa, layouts).with_metadata({KEY: json.dumps(about).encode()})
     written = 0
-    with new_file(path, overwrite=overwrite) as file, pq.ParquetWriter(file, schema) as writer:
+    with (
+        new_file(path, overwrite=overwrite) as file,
+        pq.ParquetWriter(file, schema, write_page_checksum=True) as writer,
+    ):
         for part in chain([first], remaining):
             if {name: Layout.of(name, column) for name, column in part.extras.items()} != layouts:
                 raise DataError(f"extra columns {sorted(part.extras)} differ from those before, {sorted(layouts)}")
@@ -78,8 +91,8 @@ def write_parquet(path: Path, parts: Iterable[Rollouts], *, overwrite: bool = Fa
 
 def _table(pa: Any, schema: Any, part: Rollouts, layouts: Mapping[str, Layout]) -> Any:
     columns = [_list(pa, getattr(part, name), part.offsets) for name in TOKEN_COLUMNS]
-    columns += [pa.array(getattr(part, name)) for name in ROW_COLUMNS]
     try:
+        columns += [pa.array(getattr(part, name)) for name in ROW_COLUMNS]
         columns += [_extra(pa, part.extras[name], layout) for name, layout in layouts.items()]
         cast = [column.cast(to) for column, to in zip(columns, schema.types, strict=True)]
         return pa.Table.from_arrays(cast, schema=schema)
@@ -94,6 +107,8 @@ def _schema(pa: Any, layouts: Mapping[str, Layout]) -> Any:
     fields = [(name, pa.list_(arrow(dtype))) for name, dtype in TOKEN_COLUMNS.items()]
     fields += [(name, arrow(dtype)) for name, dtype in ROW_COLUMNS.items()]
     for name, layout in layouts.items():
+        if not encodable(name):
+            raise DataError(f"extra column {name!r} has a name that is no UTF-8, which Parquet needs")
         value = arrow(layout.dtype if layout.plain else np.uint8)
         lists = layout.ragged or layout.shape or not layout.plain
         fields.append((EXTRA + name, pa.list_(value) if lists else value))
@@ -115,11 +130,17 @@ def _list(pa: Any, values: NDArray[Any], offsets: NDArray[np.int64]) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
+def _checksum(extras: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(extras).encode())
+
+
 def _layouts(about: bytes, path: Path) -> dict[str, Layout]:
     try:
         record = json.loads(about)
         if record["format"] != FORMAT:
             raise DataError(f"{path} has rollout format {record['format']}, expected {FORMAT}")
+        if record.get("crc32", _checksum(record["extras"])) != _checksum(record["extras"]):
+            raise ValueError("the layouts of the extra columns are not those that were written")
         return {
             name: Layout(str(kept["dtype"]), tuple(kept["shape"]), bool(kept["ragged"]))
             for name, kept in record["extras"].items()
@@ -130,20 +151,25 @@ def _layouts(about: bytes, path: Path) -> dict[str, Layout]:
         raise DataError(f"{path} has damaged metadata: {type(error).__name__}: {error}") from None
 
 
-def _parts(path: Path, layouts: Mapping[str, Layout], chunk: int) -> Iterator[Rollouts]:
+def _parts(path: Path, layouts: Mapping[str, Layout], rows: int, chunk: int) -> Iterator[Rollouts]:
+    read = 0
     for batch in _batches(path, chunk):
         try:
-            yield _rollouts(batch, layouts)
-        except (KeyError, ValueError, TypeError) as error:
+            part = _rollouts(batch, layouts)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:  # a column is absent, or of another kind
             raise DataError(f"{path} is not what its metadata says: {error}") from None
+        read += len(part)
+        yield part
+    if read != rows:
+        raise DataError(f"{path} is damaged: {read} rollouts can be read, its metadata says {rows}")
 
 
 def _batches(path: Path, chunk: int) -> Iterator[Any]:
     pa, pq = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield from file.iter_batches(batch_size=chunk)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
@@ -184,7 +210,20 @@ def _records(path: Path, chunk: int) -> Iterator[tuple[int, Any]]:
     for batch in _batches(path, chunk):
         for record in batch.to_pylist():
             number += 1
-            yield number, record
+            yield number, _with_extras(record)
+
+
+def _with_extras(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Extra columns under their own names, for a file of ours that another tool wrote again without the metadata."""
+    extras = {name.removeprefix(EXTRA): value for name, value in record.items() if name.startswith(EXTRA)}
+    if not extras or "extras" in record:
+        return record
+    return {name: value for name, value in record.items() if not name.startswith(EXTRA)} | {"extras": extras}
+
+
+def encodable(name: str) -> bool:
+    """Whether the name can be written; a lone surrogate cannot."""
+    return name.encode("utf-8", "replace").decode() == name
 
 
 def _pyarrow(module: str) -> Any:

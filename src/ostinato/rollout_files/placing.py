@@ -13,11 +13,19 @@ from ostinato.errors import ConfigError
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Raise `ConfigError` when `path` is a directory, or a file that may not be overwritten."""
+    """Raise `ConfigError` when `path` is no name, a directory, or a file that may not be overwritten."""
+    if "\0" in str(path):
+        raise ConfigError(f"{str(path)!r} cannot be the name of a file")
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, expected the name of a file to write")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; choose another name, or overwrite it with --force")
+
+
+def refuse_own_source(source: Path, path: Path) -> None:
+    """Raise `ConfigError` when what is written to `path` would take the place of what it is made of."""
+    if path.exists() and source.exists() and path.samefile(source):
+        raise ConfigError(f"{path} is what is read; write to another name, what was logged cannot be logged again")
 
 
 @contextmanager

@@ -14,6 +14,11 @@ KEPT_COMPLAINTS = 5
 """Messages about refused lines that a report keeps word for word; all are counted."""
 
 
+HOTTEST = 1e6
+LATEST = (1 << 62) - 1
+"""Of train steps and policy versions: what a buffer can still count on from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
     """What to do with lines that are not whole, and what stands for what they leave out.
@@ -42,6 +47,13 @@ class ReadRules:
             raise ConfigError(f"missing_logprobs is {self.missing_logprobs!r}, expected 'error' or 'drop'")
         if self.group_by not in ("line", "prompt"):
             raise ConfigError(f"group_by is {self.group_by!r}, expected 'line' or 'prompt'")
+        if not (0 <= self.temperature <= HOTTEST and 0 <= self.top_p <= 1 and 0 <= self.top_k < 1 << 31):
+            raise ConfigError(
+                f"got temperature {self.temperature}, top_p {self.top_p} and top_k {self.top_k}, expected"
+                f" 0 to {HOTTEST:g}, 0 to 1, and 0 to 2^31 - 1"
+            )
+        if abs(self.policy_version) > LATEST:
+            raise ConfigError(f"policy_version is {self.policy_version}, expected below 2^62")
         if self.chunk_rollouts < 1:
             raise ConfigError(f"chunk_rollouts is {self.chunk_rollouts}, expected at least 1")
 
@@ -51,7 +63,10 @@ class ReadReport:
     """What was found in a file: counts, the first complaints, and the extra columns that were left out with the reason.
 
     `rollouts` can be read; `refused` lines cannot, `without_logprobs` were dropped; `without_reward` have neither
-    reward nor advantage and stand at 0; `truncated_sampling` were drawn with top_p < 1 or top_k > 0.
+    reward nor advantage and stand at 0; `truncated_sampling` were drawn with top_p < 1 or top_k > 0. `unsaid` counts
+    the rollouts for which a field of the rules stands in. Of the `from_group` rollouts, whose advantages come from the
+    rewards of their groups, `alone` have no other in their group and `even` have rewards equal to those of all others:
+    their advantages are 0. `kept`: the extra columns.
     """
 
     rollouts: int = 0
@@ -59,8 +74,13 @@ class ReadReport:
     without_logprobs: int = 0
     without_reward: int = 0
     truncated_sampling: int = 0
+    from_group: int = 0
+    alone: int = 0
+    even: int = 0
+    unsaid: dict[str, int] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
 
     def refuse(self, complaint: str) -> None:
         """Count a line that cannot be used."""

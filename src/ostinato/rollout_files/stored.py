@@ -167,6 +167,8 @@ def open_stored(path: Path, rules: ReadRules | None = None) -> Stored:
     writing), or a .jsonl or .parquet file, read under `rules`. Raises `DataError` when there is no such thing,
     `CheckpointError` when it is damaged.
     """
+    if "\0" in str(path):
+        raise DataError(f"{str(path)!r} cannot be the name of a file")
     if path.is_dir():
         if (path / CHECKPOINT_FILE).exists():
             return _of_checkpoint(path / CHECKPOINT_FILE)

@@ -52,14 +52,17 @@ class Crossing:
         self.adding, self.drawing = Line(), Line()
         self._lock = threading.RLock()
         self._state = 0
+        self._alone = 0  # blocks of `alone` that are open, all of one thread
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the lock, whoever waits; afterwards the first of both lines look again."""
         with self._lock:
+            self._alone += 1
             try:
                 yield
             finally:
+                self._alone -= 1
                 self.changed()
 
     @contextmanager
@@ -84,15 +87,19 @@ class Crossing:
     def attempt(self, turn: Turn, line: Line, act: Callable[[], Done[T] | None]) -> Done[T] | None:
         """`act()` under the lock if it is this waiter's turn; None when it has to wait, or `act` says so.
 
-        Raises `CircularWait` when the first of the other line found, in this same state, that it has to wait.
+        Raises `CircularWait` when the first of the other line found, in this same state, that it has to wait, or this
+        thread holds the lock alone, so that nobody can change anything.
         """
         with self._lock:
-            if line.first() is not turn:
-                return None
-            done = act()
+            mine = line.first() is turn
+            done = act() if mine else None
             if done is not None:
                 self.changed()
                 return done
+            if self._alone:
+                raise CircularWait(f"{turn.wants} would have to wait inside exclusively(), where nobody else can move")
+            if not mine:
+                return None
             turn.tried = self._state
             other = (self.drawing if line is self.adding else self.adding).first()
             if other is not None and other.tried == self._state:

@@ -28,6 +28,7 @@ LOCK_WAIT_S = 30.0
 """How long to wait for the directory's lock, which is held for as long as making a ring takes."""
 
 _PREFIX = "ostinato-"
+_NAMES = ("index", "lock", "owner", "ring", "reader-")
 _MAGIC = int.from_bytes(b"OSTDIR01", "little")
 _MAGIC_AT, _RINGS_AT, _READERS_AT = 0, 8, 16
 _BYTES = 4096
@@ -36,13 +37,17 @@ _BYTES = 4096
 class RingDirectory:
     """Who has a ring and who reads: files `ring-SLOT`, `reader-NAME`, and a counter that says when to look again.
 
-    Raises `DataError` when the directory's index is not one.
+    Raises `DataError` when there is no such directory, it holds other things, or its index is not one: who comes late,
+    to a directory that its owner removed, must not make one that nobody will remove.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(self.path / "lock")
+        _refuse_foreign(self.path)
+        try:
+            self._lock = FileLock(self.path / "lock")
+        except OSError as error:
+            raise DataError(f"{self.path / 'lock'} cannot be opened: {error.strerror}") from error
         with self.locked():
             if not (self.path / "index").exists():
                 (self.path / ".index").write_bytes(_MAGIC.to_bytes(8, "little") + bytes(_BYTES - 8))
@@ -68,8 +73,8 @@ class RingDirectory:
 
     def rings(self) -> dict[int, Path]:
         """The ring files by slot, ascending."""
-        found = {int(path.name.removeprefix("ring-")): path for path in self.path.glob("ring-[0-9]*")}
-        return dict(sorted(found.items()))
+        found = {path.name.removeprefix("ring-"): path for path in self.path.glob("ring-[0-9]*")}
+        return dict(sorted((int(slot), path) for slot, path in found.items() if slot.isascii() and slot.isdecimal()))
 
     def readers(self) -> list[Path]:
         """The files of readers that ask producers to wait for them."""
@@ -80,12 +85,26 @@ class RingDirectory:
         self._lock.close()
 
 
+def _refuse_foreign(path: Path) -> None:
+    if not path.is_dir():
+        raise DataError(f"there is no directory {path}; shared_directory() makes one, for as long as its block lasts")
+    names = sorted(each.name for each in path.iterdir())
+    if "index" not in names:
+        other = [name for name in names if not name.lstrip(".").startswith(_NAMES)]
+        if other:
+            raise DataError(f"{path} holds {other[0]!r} but no index: it is no directory of shared rings")
+
+
 def mapped(path: Path, *, writable: bool, size: int) -> NDArray[np.uint8]:
     """The first `size` bytes of a file as shared memory. Raises `DataError` when it is shorter.
 
     A mapping beyond the end of a file would kill the process at the first access.
     """
-    with open(path, "r+b" if writable else "rb") as file:
+    try:
+        file = open(path, "r+b" if writable else "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error.strerror}") from error
+    with file:
         have = os.fstat(file.fileno()).st_size
         if have < size:
             raise DataError(f"{path} has {have} bytes, expected at least {size}")
@@ -99,13 +118,19 @@ def reserve(path: Path, size: int) -> None:
     Without this a full memory file system would kill the process at the first access.
     """
     with open(path, "r+b") as file:
+        have, free = os.fstat(file.fileno()).st_size, shutil.disk_usage(path.parent).free
+        if size - have > free:
+            raise DataError(f"no room for {size} bytes in {path.parent}, {free} are free")
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 _write_zeros(file, size)
-        except OSError as error:
-            free = shutil.disk_usage(path.parent).free
+        except BaseException as error:
+            with suppress(OSError):
+                os.ftruncate(file.fileno(), have)  # give back what was had, others need it
+            if not isinstance(error, OSError):
+                raise
             raise DataError(f"no room for {size} bytes in {path.parent}, {free} are free: {error.strerror}") from None
 
 
@@ -113,6 +138,7 @@ def _write_zeros(file: BinaryIO, size: int) -> None:
     piece = 1 << 20
     for start in range(file.seek(0, os.SEEK_END), size, piece):
         file.write(bytes(min(piece, size - start)))
+    file.flush()
 
 
 @contextmanager

@@ -44,9 +44,10 @@ class Drain:
     def move(self, rows: Rows, into: Store, train_step: int, limit: int | None) -> int:
         """Add to the store what the rings hold now and it lets in; returns how many rollouts."""
         heads = rows.bounds()[1]
-        moved = 0
+        moved, turn = 0, self._turn
+        self._turn += 1  # now: a ring whose rollouts the store refuses is not first for ever
         for k in range(len(rows.rings)):
-            number = (self._turn + k) % len(rows.rings)
+            number = (turn + k) % len(rows.rings)
             while limit is None or moved < limit:
                 n = self._step(
                     rows, number, int(heads[number]), into, train_step, None if limit is None else limit - moved
@@ -54,7 +55,6 @@ class Drain:
                 if n is None:
                     break
                 moved += n
-        self._turn += 1
         return moved
 
     def pending(self, rows: Rows) -> int:
@@ -92,9 +92,9 @@ class Drain:
         if rollouts is None or not len(whole):
             return 0  # overwritten before it was copied: counted next time
         self._skip_lost(slot, int(whole[0]))
-        into.add(_newest(rollouts, len(whole)), train_step=train_step)
-        self._move_to(slot, int(whole[-1]) + 1)
-        return len(whole)
+        n = _add(into, _newest(rollouts, len(whole)), records["add_first"][-len(whole) :], train_step)
+        self._move_to(slot, int(whole[n - 1]) + 1)
+        return n
 
     def _skip_lost(self, slot: int, tail: int) -> None:
         done = self.done.get(slot, 0)
@@ -138,3 +138,16 @@ def _whole_adds(rows: Rows, number: int, first: int, head: int, largest: int) ->
 def _first_add(row: Int, records: Records) -> tuple[Int, Records]:
     own = records["add_first"] == records["add_first"][0]
     return row[own], records.select(own)
+
+
+def _add(into: Store, rollouts: Rollouts, add_first: Int, train_step: int) -> int:
+    """Add them; when the store refuses them together, the first add alone. Returns how many it took."""
+    try:
+        into.add(rollouts, train_step=train_step)
+        return len(rollouts)
+    except DataError:
+        n = int(np.count_nonzero(add_first == add_first[0]))
+        if n == len(rollouts):
+            raise
+    into.add(rollouts.select(np.arange(n)), train_step=train_step)
+    return n

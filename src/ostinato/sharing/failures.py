@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ostinato.errors import RunError
+from numbers import Real
+
+from ostinato.errors import DataError, RunError
+
+LONGEST_S = 1e8
+"""Three years: a longer wait is one without end, and more than a clock may take."""
 
 # ruff: noqa: N818 - they are called what happened, as asyncio.QueueFull is
 
@@ -30,7 +35,10 @@ class ProducerDied(RunError):
         last = (
             f"after {self.written} rollouts, the last {self.quiet_s:.1f} s ago" if self.written else "before its first"
         )
-        return f"producer {self.producer!r} (process {self.pid}) died {last}; what it finished stays readable"
+        return (
+            f"producer {self.producer!r} (process {self.pid}) died {last}; what it finished stays readable, and "
+            f"reader.forgive({self.producer!r}) goes on without it"
+        )
 
 
 class CircularWait(RunError):
@@ -39,3 +47,12 @@ class CircularWait(RunError):
 
 class BufferClosed(RunError):
     """An add came, or was still waiting, when the buffer was closed; nothing was added."""
+
+
+def checked_timeout(timeout_s: float | None) -> float | None:
+    """Seconds to wait at most, None for as long as it takes. Raises `DataError` for what is no number from 0 up."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real) or not timeout_s >= 0:
+        raise DataError(f"timeout_s must be a number of seconds from 0 up, or None, got {timeout_s!r}")
+    return float(timeout_s) if timeout_s < LONGEST_S else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.buffer.checks import find_fault
+from ostinato.buffer.settings import check_whole
 from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.rollouts import Rollouts
 from ostinato.sharing.directory import MAX_RINGS, RingDirectory, reserve
@@ -33,8 +36,8 @@ class SharedProducer:
     ask for it (`SharedReader(reserve_unread=True)`) to drain what it would overwrite.
     `sync`: see `RingSettings`.
 
-    Raises `ConfigError` for impossible settings, `DataError` when there is no room or the ring of that name has other
-    ones, `RunError` when a living producer has the name. One thread at a time; not across a fork.
+    Raises `ConfigError` for impossible settings, `DataError` when there is no such directory or no room, or the ring of
+    that name has other settings, `RunError` when a living producer has the name. Threads take turns; not across a fork.
     """
 
     def __init__(
@@ -49,10 +52,10 @@ class SharedProducer:
     ) -> None:
         if sync == "auto":
             sync = "seqlock" if lock_free_is_safe() else "flock"
-        if wait_for_readers_s is not None and wait_for_readers_s <= 0:
-            raise ConfigError(f"wait_for_readers_s must be above 0 or None, got {wait_for_readers_s}")
-        rounded = -(-capacity_bytes // ALIGNMENT) * ALIGNMENT
-        wanted = RingSettings(name, 0, capacity, rounded, sync)
+        waits = isinstance(wait_for_readers_s, (int, float)) and wait_for_readers_s > 0
+        if not (waits or wait_for_readers_s is None):
+            raise ConfigError(f"wait_for_readers_s must be above 0 or None, got {wait_for_readers_s!r}")
+        wanted = _settings(name, capacity, capacity_bytes, sync)
         self.name = name
         self._pid = os.getpid()
         self._wait_s = wait_for_readers_s
@@ -64,6 +67,7 @@ class SharedProducer:
         self.slot = self._ring.settings.slot
         self._writer = RingWriter(self._ring)
         self._marks = ReaderMarks(self._directory, self.slot)
+        self._adding = threading.Lock()
 
     @property
     def written(self) -> int:
@@ -74,14 +78,19 @@ class SharedProducer:
         """Copy rollouts in at this train step; readers see all of them or none. Returns their ids, int64 (n,).
 
         Ids rise, and differ from those of every other producer of the directory.
-        Raises `DataError` when they cannot fit at all or have other extra columns than before, `WaitTimeout` when
+        Raises `DataError` when they cannot fit at all, have other extra columns than before, numbers that are not
+        finite or tokens of a policy version above `train_step`: no buffer would take them. `WaitTimeout` when
         readers did not make room in time, `RunError` in a forked child or after `close`. Then nothing changes.
         """
-        if os.getpid() != self._pid or self._life is None:
-            raise RunError(f"producer {self.name!r} is closed or belongs to process {self._pid}, this is {os.getpid()}")
+        if os.getpid() != self._pid:
+            raise RunError(f"producer {self.name!r} belongs to process {self._pid}, this is {os.getpid()}")
+        if self._life is None:
+            raise RunError(f"producer {self.name!r} is closed; a new one of this name goes on in its ring")
         if not len(rollouts):
             return np.empty(0, np.int64)
-        first = self._writer.append(rollouts, train_step, self._wait)
+        find_fault(rollouts, train_step)
+        with self._adding:
+            first = self._writer.append(rollouts, train_step, self._wait)
         return np.arange(first, first + len(rollouts)) * MAX_RINGS + self.slot
 
     def close(self) -> None:
@@ -152,3 +161,11 @@ class SharedProducer:
                 f"producer {wanted.producer!r} lives already, in process {int(ring.counters[PID])}"
             ) from None
         return life
+
+
+def _settings(name: str, capacity: int, capacity_bytes: int, sync: str) -> RingSettings:
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of a producer must be a string, got {name!r}")
+    check_whole("capacity", capacity, least=1)
+    check_whole("capacity_bytes", capacity_bytes, least=1)
+    return RingSettings(name, 0, int(capacity), -(-int(capacity_bytes) // ALIGNMENT) * ALIGNMENT, sync)

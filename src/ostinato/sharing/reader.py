@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -10,13 +11,14 @@ from types import TracebackType
 import numpy as np
 
 from ostinato.buffer.kernels import kernels as kernels_of
+from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import FreshMemory, Workspace
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.protocols import Draw, Store
 from ostinato.sharing.books import UseBook
 from ostinato.sharing.directory import MAX_RINGS, RingDirectory
 from ostinato.sharing.draining import Drain
-from ostinato.sharing.failures import EndOfStream, WaitTimeout
+from ostinato.sharing.failures import EndOfStream, WaitTimeout, checked_timeout
 from ostinato.sharing.locks import POLL_S
 from ostinato.sharing.picking import Batch, Picker
 from ostinato.sharing.ring import LAYOUT_BYTES, Ring
@@ -28,11 +30,11 @@ from ostinato.staleness import residence, staleness
 class SharedReader:
     """Reads the rings of a shared directory; any number of readers, each on its own.
 
-    `directory`: the handle. `min_size`: draws wait until that many rollouts are held (0: until a batch is).
-    `reserve_unread`: producers with `wait_for_readers_s` do not overwrite what this reader has not drained; it needs a
-    `name` of its own then. `kernels`: as in `ReplayBuffer`. Uses are counted in this reader, nowhere else.
-    Raises `ConfigError` for a negative `min_size` or a name that is none, `DataError` when a file there is no sound
-    ring, `RunError` when a living reader has the name. One thread at a time.
+    `directory`: the handle, which must exist. `min_size`: draws wait until that many rollouts are held (0: until a
+    batch is). `reserve_unread`: producers with `wait_for_readers_s` do not overwrite what this reader has not drained;
+    it needs a `name` of its own then. `kernels`: as in `ReplayBuffer`. Uses are counted in this reader, nowhere else.
+    Raises `ConfigError` for a negative `min_size` or a name that is none, `DataError` when there is no such directory
+    or a file there is no sound ring, `RunError` when a living reader has the name. One thread at a time.
     """
 
     def __init__(
@@ -44,15 +46,14 @@ class SharedReader:
         reserve_unread: bool = False,
         kernels: str = "auto",
     ) -> None:
-        if min_size < 0:
-            raise ConfigError(f"min_size must be at least 0, got {min_size}")
+        check_whole("min_size", min_size, least=0)
         if not name or "/" in name:
             raise ConfigError(f"the name of a reader is part of a file name, got {name!r}")
         self._directory = RingDirectory(directory)
         self._kernels = kernels_of(kernels)
         self._min_size = min_size
         self._rings: dict[int, Ring] = {}
-        self._seen = -1
+        self._seen, self._closed = -1, False
         self._books, self._watch, self._picker = UseBook(), Watch(), Picker()
         self._rows = Rows((), self._kernels)
         self._drain = Drain(self._directory, name if reserve_unread else None)
@@ -78,12 +79,13 @@ class SharedReader:
         """Draw n >= 1 rollouts, each uniform over what all rings hold at this moment, with replacement.
 
         `out`: memory kept from draw to draw, which saves the page faults of a fresh batch. Waits up to `timeout_s`
-        until enough are held. Then raises `ProducerDied` when a producer died, now or before, and has not been
-        forgiven, `EndOfStream` when all have closed, else `WaitTimeout`.
+        until enough are held. Meanwhile raises `ProducerDied` when a producer has died: once for each death while
+        others live, at each wait when none does, never again once it is forgiven. `EndOfStream` when all have closed,
+        else `WaitTimeout`. With enough held nothing is raised: see `check_producers`.
         """
         if n < 1:
             raise DataError(f"cannot draw {n} rollouts, expected at least 1")
-        deadline, batch = time.monotonic() + timeout_s, None
+        deadline, batch = _deadline(timeout_s), None
         while batch is None:  # the only ring may be empty for the instant in which one add replaces all it held
             self._wait(lambda: self.can_sample(n), deadline, f"{max(1, self._min_size or n)} rollouts to be held")
             batch = self._picker.draw(self._rows, n, rng, out or FreshMemory())
@@ -97,9 +99,8 @@ class SharedReader:
         when it began. What was overwritten before it was read is counted in `lost`.
         With `timeout_s` it waits until something is new (not until the store has room), and raises what `sample` does.
         """
-        if timeout_s > 0:
-            deadline = time.monotonic() + timeout_s
-            self._wait(lambda: self._drain.pending(self._look()) > 0, deadline, "new rollouts")
+        if checked_timeout(timeout_s) != 0:
+            self._wait(lambda: self._drain.pending(self._look()) > 0, _deadline(timeout_s), "new rollouts")
         return self._drain.move(self._look(), into, train_step, limit) if self._look().rings else 0
 
     @property
@@ -116,7 +117,10 @@ class SharedReader:
         return self._watch.status(self._ring_of(name)).alive
 
     def check_producers(self) -> None:
-        """Raise `ProducerDied` when a producer ended without `close()` and has not been forgiven."""
+        """Raise `ProducerDied` when a producer ended without `close()` and has not been forgiven.
+
+        Call it each train step: a draw that need not wait says nothing about deaths.
+        """
         self._watch.check(self.producers())
 
     def forgive(self, name: str) -> None:
@@ -134,7 +138,8 @@ class SharedReader:
         }
 
     def close(self) -> None:
-        """Let go of everything; producers wait for this reader no more. May be called again."""
+        """Let go of everything; producers wait for this reader no more. May be called again, nothing else after it."""
+        self._closed = True
         self._drain.close()
         self._watch.close()
         for ring in self._rings.values():
@@ -148,6 +153,8 @@ class SharedReader:
         self.close()
 
     def _known(self) -> dict[int, Ring]:
+        if self._closed:
+            raise RunError(f"this reader of {self._directory.path} is closed")
         changes = self._directory.changes[0]
         if changes != self._seen:
             for slot, path in self._directory.rings().items():
@@ -179,12 +186,13 @@ class SharedReader:
             producers = self.producers()
             if ready():  # what was finished just before its producer closed or died
                 return
-            self._watch.check(producers)
+            self._watch.check_waiting(producers)
             if producers and all(status.closed for status in producers):
                 raise EndOfStream(f"waited for {what}, but all {len(producers)} producers have closed")
             if time.monotonic() >= deadline:
+                waited = max(0.0, deadline - begin)
                 raise WaitTimeout(
-                    f"waited {deadline - begin:.3g} s for {what}; {len(self)} are held, of {len(producers)} producers"
+                    f"waited {waited:.3g} s for {what}; {len(self)} are held, of {len(producers)} producers"
                 )
             time.sleep(POLL_S)
 
@@ -199,3 +207,8 @@ class SharedReader:
             uses=uses,
             steps_since_last_use=since,
         )
+
+
+def _deadline(timeout_s: float | None) -> float:
+    limit = checked_timeout(timeout_s)
+    return math.inf if limit is None else time.monotonic() + limit

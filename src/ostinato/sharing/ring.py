@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import platform
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -145,15 +145,19 @@ class Ring:
             self._sources_read += 4 + length
         return self._sources
 
+    def check_sources(self, names: Iterable[str]) -> None:
+        """Raise `DataError` when there is no room in the header for these new names, or one is no text."""
+        end = _SOURCES_AT + int(self.counters[SOURCE_BYTES])
+        for name in names:
+            end += len(_source(name))
+            if end > HEADER_BYTES:
+                known = len(self.sources())
+                raise DataError(f"the names of {known} sources fill the header of a ring, {name[:40]!r} does not fit")
+
     def add_source(self, name: str) -> None:
-        """Give the next source code to this name. Raises `DataError` when the header is full."""
-        content = name.encode()
-        content = len(content).to_bytes(4, "little") + content
+        """Give the next source code to this name, which `check_sources` has let in."""
+        content = _source(name)
         start = _SOURCES_AT + int(self.counters[SOURCE_BYTES])
-        if start + len(content) > HEADER_BYTES:
-            raise DataError(
-                f"the names of {len(self.sources())} sources fill the header of a ring, {name[:40]!r} does not fit"
-            )
         self._header[start : start + len(content)] = np.frombuffer(content, np.uint8)
         self.counters[SOURCE_BYTES] += len(content)
 
@@ -191,3 +195,11 @@ class Ring:
 
 def _framed(content: bytes) -> bytes:
     return len(content).to_bytes(4, "little") + zlib.crc32(content).to_bytes(4, "little") + content
+
+
+def _source(name: str) -> bytes:
+    try:
+        content = name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the source {name!r} is no text: {error.reason}") from None
+    return len(content).to_bytes(4, "little") + content

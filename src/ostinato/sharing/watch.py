@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ostinato.sharing.failures import ProducerDied
@@ -39,7 +39,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._locks: dict[int, FileLock] = {}
-        self._forgiven: set[tuple[int, int]] = set()
+        self._forgiven: set[tuple[int, int]] = set()  # deaths: which ring, the how many-eth start of its producer
+        self._told: set[tuple[int, int]] = set()
 
     def status(self, ring: Ring) -> ProducerStatus:
         """Of the producer of this ring, at this moment."""
@@ -64,11 +65,25 @@ class Watch:
         """Do not report this death again; a producer that comes back and dies again is reported again."""
         self._forgiven.add((ring.settings.slot, int(ring.counters[STARTS])))
 
-    def check(self, producers: Iterable[ProducerStatus]) -> None:
+    def check(self, producers: Sequence[ProducerStatus]) -> None:
         """Raise `ProducerDied` for the first death that was not forgiven."""
-        for status in producers:
-            if status.died and (status.slot, status.starts) not in self._forgiven:
-                raise ProducerDied(status.name, status.pid, status.written, status.quiet_s)
+        for status in self._deaths(producers):
+            self._tell(status)
+
+    def check_waiting(self, producers: Sequence[ProducerStatus]) -> None:
+        """The same for one who waits: a death that was told is told again only when no producer lives any more."""
+        deaths = self._deaths(producers)
+        hopeless = not any(status.alive for status in producers)
+        for status in deaths:
+            if hopeless or (status.slot, status.starts) not in self._told:
+                self._tell(status)
+
+    def _deaths(self, producers: Sequence[ProducerStatus]) -> list[ProducerStatus]:
+        return [each for each in producers if each.died and (each.slot, each.starts) not in self._forgiven]
+
+    def _tell(self, status: ProducerStatus) -> None:
+        self._told.add((status.slot, status.starts))
+        raise ProducerDied(status.name, status.pid, status.written, status.quiet_s)
 
     def close(self) -> None:
         """Close its files."""

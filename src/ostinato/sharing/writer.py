@@ -97,10 +97,11 @@ class RingWriter:
 
     def _source_codes(self, rollouts: Rollouts) -> list[int]:
         names = rollouts.source.tolist()
-        for name in names:
-            if name not in self._codes:
-                self._ring.add_source(name)
-                self._codes[name] = len(self._codes)
+        new = [name for name in dict.fromkeys(names) if name not in self._codes]
+        self._ring.check_sources(new)
+        for name in new:
+            self._ring.add_source(name)
+            self._codes[name] = len(self._codes)
         return [self._codes[name] for name in names]
 
     def _room(self, n: int, size: int) -> tuple[int, int]:

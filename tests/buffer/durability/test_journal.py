@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -149,8 +151,55 @@ def test_state_when_loaded_into_a_journal_is_on_record(tmp_path) -> None:
             assert state(again) == state(other)
 
 
+def test_snapshot_when_loaded_into_a_journal_at_the_first_start_alone_survives_every_restart(tmp_path) -> None:
+    rng, seed = np.random.default_rng(0), ReplayBuffer(12)
+    operate(seed, "add", rng, 3)
+    seed.save(tmp_path / "seed.ost", rng=np.random.default_rng(7))
+    for start in range(3):
+        with JournaledBuffer(ReplayBuffer(12), tmp_path / "j") as buffer:
+            assert buffer.recovered.created == (start == 0)
+            if buffer.recovered.created:
+                generators = buffer.load(tmp_path / "seed.ost")
+                assert generators["rng"].integers(1000) == np.random.default_rng(7).integers(1000)
+            assert buffer.columns["rollout_id"].tolist() == list(range(4 + 2 * start))
+            buffer.add(group(rng, 2, 4), train_step=4)
+            with pytest.raises(CheckpointError):
+                buffer.load(tmp_path / "none.ost")
+            size = buffer.save(tmp_path / "copy.ost", rng=rng)
+            assert (tmp_path / "copy.ost").stat().st_size == size
+            copy = ReplayBuffer(12)
+            copy.load(tmp_path / "copy.ost")
+            assert state(copy) == state(buffer)
+    with JournaledBuffer(ReplayBuffer(12), tmp_path / "j") as buffer:
+        assert state(buffer) == state(copy)
+
+
+def test_journal_when_steps_and_sizes_are_numpy_integers_records_them(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    with JournaledBuffer(ReplayBuffer(12), tmp_path) as buffer:
+        buffer.add(group(rng), train_step=np.int64(1))
+        buffer.sample(2, train_step=np.int32(2), rng=rng)
+        buffer.retain(train_step=np.int64(3))
+        buffer.resize(np.int64(10))
+        buffer.rotate()
+        buffer.add(group(rng), train_step=np.int64(4))
+        expected = state(buffer)
+    with JournaledBuffer(ReplayBuffer(12), tmp_path) as again:
+        assert state(again) == expected
+
+
+def test_resize_when_beyond_what_a_journal_holds_is_refused_and_the_journal_opens_again(tmp_path) -> None:
+    with JournaledBuffer(ReplayBuffer(12), tmp_path) as buffer:
+        for size in ((2**63, None), (12, 2**63)):
+            with pytest.raises(ConfigError, match="a journal holds at most"):
+                buffer.resize(*size)
+        assert buffer.capacity == 12
+    with JournaledBuffer(ReplayBuffer(12), tmp_path) as buffer:
+        assert buffer.capacity == 12
+
+
 def test_settings_when_impossible_are_refused(tmp_path) -> None:
-    for options in ({"sync": "never"}, {"max_bytes": 0}):
+    for options in ({"sync": "never"}, {"max_bytes": 0}, {"max_bytes": 2.5}, {"max_bytes": "x"}):
         with pytest.raises(ConfigError):
             JournaledBuffer(ReplayBuffer(4), tmp_path, **options)
     assert not os.listdir(tmp_path)
@@ -208,6 +257,33 @@ def test_directory_when_it_holds_other_things_is_refused_and_left_alone(tmp_path
     with pytest.raises(CheckpointError, match=r"'thesis.tex' but no journal.ost"):
         JournaledBuffer(ReplayBuffer(4), tmp_path)
     assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("what", [".lock", "directory", "segment"])
+def test_files_when_removed_under_an_open_journal_end_it_before_the_next_operation(tmp_path, what) -> None:
+    rng, directory = np.random.default_rng(0), tmp_path / "j"
+    buffer = JournaledBuffer(ReplayBuffer(12), directory)
+    operate(buffer, "add", rng, 0)
+    if what == ".lock":
+        (directory / ".lock").unlink()
+    elif what == "directory":
+        shutil.move(directory, tmp_path / "elsewhere")
+    else:
+        next(directory.glob("log-*.seg")).unlink()
+    before = state(buffer)
+    with pytest.raises(RunError, match="was removed while" if what == "segment" else "was moved, or its file"):
+        operate(buffer, "add", rng, 1)
+    assert state(buffer) == before
+    buffer.save(tmp_path / "kept.ost")
+    buffer.close()
+
+
+def test_buffer_when_there_are_no_posix_locks_imports(tmp_path) -> None:
+    code = (
+        "import sys\nsys.modules['fcntl'] = None\nimport ostinato.buffer\nprint(len(ostinato.buffer.ReplayBuffer(4)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_journal_when_closed_records_nothing_more(tmp_path) -> None:
@@ -350,8 +426,16 @@ def test_clock_when_set_back_drops_rollouts_of_versions_that_come_again(tmp_path
         uses = buffer.columns["uses"].copy()
     with JournaledBuffer(ReplayBuffer(100), tmp_path, train_step=12) as buffer:
         assert (buffer.recovered.rewound, len(buffer)) == (0, 40)
+    files, held = {path.name: path.read_bytes() for path in tmp_path.iterdir()}, ReplayBuffer(100)
+    with pytest.raises(RuntimeWarning, match="12 of 40 rollouts"):  # made an error, it comes before anything is lost
+        JournaledBuffer(held, tmp_path, train_step=6)
+    assert len(held) == 0 and {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
     for rewound in (12, 0):  # the second time it is on record already
-        with JournaledBuffer(ReplayBuffer(100), tmp_path, train_step=6) as buffer:
+        message = "train_step 6 lies before step 12, .* 12 of 40 rollouts, .* leave for good"
+        with (
+            pytest.warns(RuntimeWarning, match=message) if rewound else nullcontext(),
+            JournaledBuffer(ReplayBuffer(100), tmp_path, train_step=6) as buffer,
+        ):
             assert (buffer.recovered.rewound, buffer.train_step) == (rewound, 6)
             assert buffer.columns["rollout_id"].tolist() == list(range(28))
             assert buffer.columns["uses"].tolist() == uses[:28].tolist()

@@ -2,15 +2,17 @@
 
 import os
 import shutil
+import zlib
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from journal_cases import group, killed, segment, state
+from journal_cases import BUFFERS, group, killed, segment, state
 
 from ostinato.buffer import ReplayBuffer
 from ostinato.buffer.journal import JournaledBuffer
 from ostinato.buffer.journal.segments import FORMAT, HEAD, SegmentReader
+from ostinato.buffer.snapshot import HEAD as SNAPSHOT_HEAD
 from ostinato.errors import CheckpointError
 
 CAPACITY = 6
@@ -125,6 +127,100 @@ def test_salvage_when_asked_for_keeps_what_precedes_the_hole_and_sets_the_rest_a
     assert (directory / f"damaged-{path.name}").read_bytes() == damaged
     with reopened(directory) as buffer:
         assert state(buffer) == expected
+
+
+@pytest.mark.parametrize("name", ["journal.ost", "log-00000000000000000000.seg", "snapshot-00000000000000000000.ost"])
+def test_salvage_when_the_head_of_a_file_is_damaged_loses_nothing(recorded, tmp_path, name) -> None:
+    directory, _, _, states = copied(recorded, tmp_path)
+    whole = (directory / name).read_bytes()
+    for position in range(HEAD.size):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        (directory / name).write_bytes(damaged)
+        before = contents(directory)
+        with pytest.raises(CheckpointError, match=f"{name} .*; nothing was changed, salvage=True "):
+            reopened(directory)
+        assert contents(directory) == before
+        copy = killed(directory, tmp_path / "salvaged")
+        with reopened(copy, salvage=True) as buffer:
+            assert state(buffer) == states[-1] and name in buffer.recovered.damage
+            buffer.add(group(np.random.default_rng(1), 1, 9), train_step=9)
+            expected = state(buffer)
+        assert (copy / f"damaged-{name}").read_bytes() == damaged
+        with reopened(copy) as buffer:
+            assert state(buffer) == expected and buffer.recovered.damage == ""
+
+
+def test_files_when_their_numbers_are_almost_numbers_are_ignored(recorded, tmp_path) -> None:
+    directory, _, _, states = copied(recorded, tmp_path)
+    for name in ("log-\u00b2\u00b3.seg", "snapshot-\u00b2.ost"):
+        (directory / name).write_bytes(b"x")
+    with reopened(directory) as buffer:
+        assert state(buffer) == states[-1]
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_salvage_when_the_damaged_first_snapshot_held_rollouts_keeps_those_on_record_or_refuses(tmp_path, kind) -> None:
+    rng, seed, directory = np.random.default_rng(0), BUFFERS[kind](), tmp_path / "j"
+    seed.add(group(rng, 4, 0), train_step=0)
+    seed.save(tmp_path / "seed.ost")
+    with JournaledBuffer(BUFFERS[kind](), directory) as buffer:
+        buffer.load(tmp_path / "seed.ost")
+        buffer.add(group(rng, 4, 1), train_step=1)
+        buffer.sample(2, train_step=1, rng=rng)
+        seeded = seed.added
+        added, ids = buffer.added, buffer.columns["rollout_id"]
+        later = ids[ids >= seeded].tolist()
+    path = directory / "snapshot-00000000000000000000.ost"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = contents(directory)
+    if kind == "prioritized":  # its statistics name rules that only the snapshot knew
+        with pytest.raises(CheckpointError, match="do not add up to a buffer"):
+            JournaledBuffer(BUFFERS[kind](), directory, salvage=True)
+        assert contents(directory) == before
+        return
+    with JournaledBuffer(BUFFERS[kind](), directory, salvage=True) as buffer:
+        assert buffer.columns["rollout_id"].tolist() == later and buffer.added == added
+        buffer.check()
+
+
+def test_salvage_when_what_says_that_it_is_a_journal_is_lost_does_without(recorded, tmp_path) -> None:
+    directory, _, _, states = copied(recorded, tmp_path)
+    (directory / "journal.ost").unlink()
+    with pytest.raises(CheckpointError, match=r"no journal\.ost"):
+        reopened(directory)
+    with reopened(directory, salvage=True) as buffer:
+        assert state(buffer) == states[-1] and "journal.ost cannot be read" in buffer.recovered.damage
+    with reopened(directory) as buffer:
+        assert state(buffer) == states[-1]
+
+
+def test_salvage_when_a_later_snapshot_is_the_only_one_and_damaged_says_that_nothing_can_be_had(
+    recorded, tmp_path
+) -> None:
+    directory, _, _, _ = copied(recorded, tmp_path)
+    with reopened(directory) as buffer:
+        buffer.rotate()
+    (path,) = directory.glob("snapshot-*.ost")
+    path.write_bytes(b"x")
+    before = contents(directory)
+    with pytest.raises(CheckpointError, match=f"{path.name} is no snapshot: .* nothing can be had without it"):
+        reopened(directory, salvage=True)
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize("name", ["journal.ost", "log-00000000000000000000.seg", "snapshot-00000000000000000000.ost"])
+def test_salvage_when_a_sound_file_is_of_a_newer_format_refuses_it(recorded, tmp_path, name) -> None:
+    directory, _, _, _ = copied(recorded, tmp_path)
+    size = HEAD.size if name.startswith("log") else SNAPSHOT_HEAD.size
+    content = bytearray((directory / name).read_bytes())
+    content[8:12] = (FORMAT + 1).to_bytes(4, "little")
+    content[size - 4 : size] = zlib.crc32(content[: size - 4]).to_bytes(4, "little")
+    (directory / name).write_bytes(content)
+    before = contents(directory)
+    with pytest.raises(CheckpointError, match=f"format {FORMAT + 1}, this version reads {FORMAT}"):
+        reopened(directory, salvage=True)
+    assert contents(directory) == before
 
 
 def test_buffer_when_its_journal_is_refused_is_empty_and_bounded_as_before(recorded, tmp_path) -> None:

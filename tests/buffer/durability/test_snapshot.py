@@ -6,6 +6,7 @@ import os
 import struct
 import tracemalloc
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,3 +265,28 @@ def test_link_when_saved_to_stays_a_link(path) -> None:
     save_arrays(link, {"through": "link"}, {})
     assert link.is_symlink() and load_arrays(path)[0] == {"through": "link"}
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "loop", "device"])
+def test_save_when_the_target_is_no_regular_file_refuses_and_leaves_it(tmp_path, kind) -> None:
+    path = tmp_path / "target"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "device":
+            path = Path("/dev/null")
+    before = os.lstat(path).st_mode
+    with pytest.raises(OSError):
+        save_arrays(path, {}, {"x": np.zeros(3)})
+    assert os.lstat(path).st_mode == before
+    assert [each.name for each in tmp_path.iterdir()] == ([] if kind == "device" else ["target"])
+
+
+@pytest.mark.parametrize("path", [None, "a\0b", b"x\0"])
+def test_load_when_the_path_is_none_gives_a_checkpoint_error(path) -> None:
+    with pytest.raises(CheckpointError):
+        load_arrays(path)

@@ -68,7 +68,7 @@ def test_pass_count_when_a_prompt_was_generated_again_is_the_latest() -> None:
 
 @pytest.mark.parametrize("settings", [{"group_size": 1}, {"sigma": 0.0}, {"sigma": np.nan}, {"rewards": (1.0, 1.0)}])
 def test_buckets_when_settings_have_no_meaning_are_refused(settings) -> None:
-    with pytest.raises(ConfigError, match="buckets need"):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         Buckets(**settings)
 
 

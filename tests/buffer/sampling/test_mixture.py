@@ -125,7 +125,7 @@ def test_mixture_when_rows_change_keeps_its_parts_informed() -> None:
         ((Uniform(), Uniform()), 1.1, r"within \[0, 1\], got 1.1"),
         ((Uniform(), Uniform()), Linear(0, 2, 5), r"within \[0, 1\], got 2"),
         ((Uniform(), Uniform(), Uniform()), (0.7, 0.7), "add up to 1.4"),
-        ((Uniform(), Uniform()), float("nan"), "must be finite"),
+        ((Uniform(), Uniform()), float("nan"), "share of a mixture must be a finite number, got nan"),
     ],
 )
 def test_mixture_when_its_settings_contradict_is_refused(parts, shares, message) -> None:

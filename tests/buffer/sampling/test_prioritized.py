@@ -5,6 +5,7 @@ import pytest
 from fake_columns import FakeColumns
 from scipy.stats import chisquare
 
+from ostinato.buffer import ReplayBuffer
 from ostinato.buffer.sampling import Exponential, Prioritized
 from ostinato.buffer.sampling.draws import strata
 from ostinato.buffer.schedule import Linear
@@ -209,9 +210,10 @@ def test_function_when_its_result_has_another_shape_is_refused(result) -> None:
 
 def test_column_when_it_holds_nonsense_or_is_missing_is_named() -> None:
     columns = FakeColumns(2, reward=np.array([1.0, np.nan]))
-    for by, message in (("reward", "column 'reward' gives nan for rollout 1"), ("glow", "no column 'glow'")):
-        with pytest.raises(DataError, match=message):
-            columns.attach(Prioritized(by))(columns, 1, RNG(0))
+    with pytest.raises(DataError, match="column 'reward' gives nan for rollout 1"):
+        columns.attach(Prioritized("reward"))(columns, 1, RNG(0))
+    with pytest.raises(ConfigError, match=r"no column 'advantge'; there are .*'advantage'"):
+        ReplayBuffer(2, sampler=Prioritized("advantge"))
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,5 @@ def test_inner_samplers_when_ordered_or_remembering_keep_their_ways() -> None:
 
 @pytest.mark.parametrize("bad", [{}, {"a": 0.5}, {"a": 1.5, "b": -0.5}, {"a": 1.0, "b": 0.0}, {"a": float("nan")}])
 def test_fractions_when_they_do_not_add_up_are_refused(bad) -> None:
-    with pytest.raises(ConfigError, match="add up to 1"):
+    with pytest.raises(ConfigError, match=r"add up to 1|quota of source .[ab]. must be (above 0|a finite number)"):
         Quotas(bad)

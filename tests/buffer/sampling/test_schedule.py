@@ -20,7 +20,7 @@ def test_step_when_at_the_step_is_still_before() -> None:
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan"), Linear(0, 1.5, 10), StepAfter(3, -1, 0)])
 def test_bounded_when_the_setting_may_leave_its_range_is_refused_at_construction(bad) -> None:
-    with pytest.raises(ConfigError, match=r"beta must lie within \[0, 1\]|must be finite"):
+    with pytest.raises(ConfigError, match=r"beta must lie within \[0, 1\]|beta must be a finite number, got nan"):
         bounded("beta", bad, 0, 1)
 
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.journal.log import Log
-from ostinato.buffer.journal.recorder import Recorder, Recovery
+from ostinato.buffer.journal.recorder import UNBOUNDED, Recorder, Recovery
 from ostinato.buffer.padding import Layout, PaddedDraw
 from ostinato.buffer.replay import ReplayBuffer
+from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import CheckpointError, ConfigError
 from ostinato.protocols import Draw
@@ -29,8 +30,9 @@ class JournaledBuffer:
     record survives the end of the process (SIGKILL), `sync="disk"`: the loss of power too (fdatasync). `max_bytes`: of
     the log; beyond it, or by default beyond twice the bytes of the last snapshot (at least 16 MiB), a snapshot is
     written and the log begins anew. `train_step`: where training goes on, when that may be before the last operation;
-    then rollouts of versions that are to come again leave (see `buffer.rewind`). `salvage`: go on with the records
-    before a damaged one and set the damaged files aside, instead of refusing.
+    then rollouts of versions that are to come again leave, with a `RuntimeWarning` (see `buffer.rewind`). `salvage`:
+    instead of refusing damaged files set them aside, and go on with the records before the first one that is damaged.
+    `recovered` says what was found (`Recovery`).
 
     An operation that was killed before it returned is in the journal wholly or not at all. Room on the disk is taken
     before an operation starts: on a full disk `OSError` is raised, nothing has changed, and the call may be repeated. A
@@ -51,13 +53,13 @@ class JournaledBuffer:
     ) -> None:
         if sync not in ("process", "disk"):
             raise ConfigError(f"sync must be 'process' or 'disk', got {sync!r}")
-        if max_bytes is not None and max_bytes < 1:
-            raise ConfigError(f"max_bytes must be at least 1, got {max_bytes}")
+        if max_bytes is not None:
+            check_whole("max_bytes", max_bytes, least=1)
         self.buffer = buffer
-        self._log = Log(Path(directory), sync=sync == "disk")
+        self._log = Log(Path(directory), sync=sync == "disk", salvage=salvage)
         self._recorder = Recorder(buffer, self._log, max_bytes)
         try:
-            self.recovered: Recovery = self._recorder.open(salvage=salvage, train_step=train_step)
+            self.recovered: Recovery = self._recorder.open(train_step=train_step)
         except BaseException:
             self.close()
             raise
@@ -105,6 +107,10 @@ class JournaledBuffer:
         """`ReplayBuffer.state_arrays`."""
         return self.buffer.state_arrays()
 
+    def save(self, path: str | Path, **generators: np.random.Generator) -> int:
+        """`ReplayBuffer.save`: a file of its own, which the journal knows nothing of."""
+        return self.buffer.save(path, **generators)
+
     def check_add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> None:
         """Raise the `DataError` that `add` would raise."""
         self.buffer.check_add(rollouts, train_step=train_step, priorities=priorities)
@@ -138,7 +144,6 @@ class JournaledBuffer:
 
         ids: Int = self._recorder.record(
             "add",
-            train_step,
             lambda: self.buffer.add(rollouts, train_step=train_step, priorities=priorities),
             arrays,
             nbytes=2 * rollouts.nbytes,
@@ -147,7 +152,7 @@ class JournaledBuffer:
 
     def sample(self, n: int | None, *, train_step: int, rng: np.random.Generator, out: Workspace | None = None) -> Draw:
         """`ReplayBuffer.sample`: when it returns, what the draw consumed is on record and is not drawn again."""
-        draw: Draw = self._draw(train_step, lambda: self.buffer.sample(n, train_step=train_step, rng=rng, out=out))
+        draw: Draw = self._draw(lambda: self.buffer.sample(n, train_step=train_step, rng=rng, out=out))
         return draw
 
     def sample_padded(
@@ -161,7 +166,7 @@ class JournaledBuffer:
     ) -> PaddedDraw:
         """`ReplayBuffer.sample_padded`, recorded as `sample` is."""
         draw: PaddedDraw = self._draw(
-            train_step, lambda: self.buffer.sample_padded(n, train_step=train_step, rng=rng, layout=layout, out=out)
+            lambda: self.buffer.sample_padded(n, train_step=train_step, rng=rng, layout=layout, out=out)
         )
         return draw
 
@@ -170,7 +175,6 @@ class JournaledBuffer:
     ) -> Draw:
         """`ReplayBuffer.sample_prompts`, recorded as `sample` is."""
         draw: Draw = self._draw(
-            train_step,
             lambda: self.buffer.sample_prompts(prompt_ids, per_prompt, train_step=train_step, rng=rng, **options),
         )
         return draw
@@ -190,27 +194,29 @@ class JournaledBuffer:
 
     def remove(self, rollout_ids: Any) -> int:
         """`ReplayBuffer.remove`."""
-        return int(self._recorder.record("remove", self._now, lambda: self.buffer.remove(rollout_ids)))
+        return int(self._recorder.record("remove", lambda: self.buffer.remove(rollout_ids)))
 
     def clear(self) -> None:
         """`ReplayBuffer.clear`."""
-        self._recorder.record("clear", self._now, self.buffer.clear)
+        self._recorder.record("clear", self.buffer.clear)
 
     def retain(self, *, train_step: int) -> None:
         """`ReplayBuffer.retain`."""
-        self._recorder.record("retain", train_step, lambda: self.buffer.retain(train_step=train_step))
+        self._recorder.record("retain", lambda: self.buffer.retain(train_step=train_step))
 
     def resize(self, capacity: int, capacity_bytes: int | None = None) -> None:
         """`ReplayBuffer.resize`. Remembered as long as the journal is opened with a buffer of the same capacity."""
+        if max(capacity, capacity_bytes or 0) > UNBOUNDED:
+            raise ConfigError(f"a journal holds at most {UNBOUNDED} rollouts, got {capacity}, {capacity_bytes} bytes")
         size = np.array([capacity, capacity_bytes or 0])
         self._recorder.record(
-            "resize", self._now, lambda: self.buffer.resize(capacity, capacity_bytes), lambda _: {"capacity": size}
+            "resize", lambda: self.buffer.resize(capacity, capacity_bytes), lambda _: {"capacity": size}
         )
 
     def departures(self) -> Int:
         """`ReplayBuffer.departures`: what was reported is not reported again after a crash."""
         left: Int = self._recorder.record(
-            "departures", self._now, self.buffer.departures, lambda left: {"uses": left} if len(left) else {}
+            "departures", self.buffer.departures, lambda left: {"uses": left} if len(left) else {}
         )
         return left
 
@@ -221,22 +227,26 @@ class JournaledBuffer:
         with self._log.operation(0):
             self._recorder.begin_anew()
 
+    def load(self, path: str | Path) -> dict[str, np.random.Generator]:
+        """`ReplayBuffer.load`, in the place of what is held; then a snapshot: the journal begins anew from there."""
+        self._log.check()
+        generators = self.buffer.load(path)  # refused: nothing has changed
+        with self._log.operation(0):
+            self._recorder.begin_anew()
+        return generators
+
     def rotate(self) -> None:
         """Write a snapshot now and begin the log anew. Raises `OSError` when the disk refuses; old files then stay."""
         self._log.check()
         self._recorder.rotate()
 
-    @property
-    def _now(self) -> int:
-        return self.buffer.train_step
-
-    def _draw(self, train_step: int, act: Callable[[], Any]) -> Any:
-        return self._recorder.record("draw", train_step, act, lambda draw: {"ids": draw.rollout_ids})
+    def _draw(self, act: Callable[[], Any]) -> Any:
+        return self._recorder.record("draw", act, lambda draw: {"ids": draw.rollout_ids})
 
     def _write(self, operation: str, act: Callable[[], int], values: Mapping[str, Any]) -> int:
         arrays = {name: np.array(value) for name, value in values.items()}
         nbytes = sum(array.nbytes for array in arrays.values())
-        return int(self._recorder.record(operation, self._now, act, lambda _: arrays, nbytes=nbytes))
+        return int(self._recorder.record(operation, act, lambda _: arrays, nbytes=nbytes))
 
 
 def read_journal(buffer: ReplayBuffer, directory: str | Path) -> Recovery:

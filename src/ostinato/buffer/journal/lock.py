@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import weakref
 from pathlib import Path
@@ -24,6 +23,8 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
+        import fcntl  # here: without POSIX the buffer must import all the same
+
         self.directory, self._process = directory, os.getpid()
         # The file stays: were it removed, two processes could hold locks on two files of one name.
         self._file = open(directory / NAME, "ab")  # noqa: SIM115 - closed by close()
@@ -41,6 +42,12 @@ class DirectoryLock:
         """Raise `RunError` unless this process may write."""
         if self._file.closed or os.getpid() != self._process:
             raise RunError(f"the journal {self.directory} was closed, or belongs to the process that forked this one")
+        try:
+            in_place = os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.directory / NAME))
+        except OSError:
+            in_place = False
+        if not in_place:  # another process may have locked what stands there now
+            raise RunError(f"the journal {self.directory} was moved, or its file {NAME} removed, while it was open")
 
     def close(self) -> None:
         """Let the next one in."""
@@ -52,4 +59,5 @@ def _let_go_in_child() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)

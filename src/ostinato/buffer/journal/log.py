@@ -24,7 +24,7 @@ from ostinato.buffer.journal.lock import NAME as LOCK
 from ostinato.buffer.journal.lock import DirectoryLock
 from ostinato.buffer.journal.records import Bytes
 from ostinato.buffer.journal.segments import SegmentReader, SegmentWriter
-from ostinato.buffer.snapshot import load_arrays, save_arrays
+from ostinato.buffer.snapshot import OtherFormatError, load_arrays, save_arrays
 from ostinato.errors import CheckpointError, RunError
 
 ABOUT = "journal.ost"
@@ -36,20 +36,23 @@ ASIDE = "damaged-"
 class Log:
     """Opens a directory; `sync`: an appended record is on the disk. `read_only`: takes no lock.
 
-    Nothing is changed before the first `append` or `rotate`. Raises `CheckpointError` for a directory that holds other
-    things than a journal, `RunError` when another process has it.
+    `salvage`: damaged files are passed over where something can be had without them, noted in `damage`, and set aside
+    by the next `rotate`, which must follow. Nothing is changed before the first `append` or `rotate`. Raises
+    `CheckpointError` for a directory that holds other things than a journal, `RunError` when another process has it.
     """
 
-    def __init__(self, directory: Path, *, sync: bool, read_only: bool = False) -> None:
+    def __init__(self, directory: Path, *, sync: bool, read_only: bool = False, salvage: bool = False) -> None:
         if read_only and not (directory / ABOUT).is_file():
             raise CheckpointError(f"{directory} is no journal: it has no {ABOUT}")
         directory.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(directory)
+        _refuse_foreign(directory, salvage)
         self.directory, self._sync = directory, sync
         self._lock = None if read_only else DirectoryLock(directory)
         self._writer: SegmentWriter | None = None
         self._append_at: tuple[Path, int] | None = None  # where the next record goes, unless a segment must be begun
         self._failed: str | None = None
+        self._salvage = salvage
+        self.damage: list[str] = []
         self._tidy = False
         self._aside = False  # set older files aside instead of removing them
         self._base = 0  # number of the snapshot that holds
@@ -76,15 +79,25 @@ class Log:
     def describe(self, about: Mapping[str, Any]) -> None:
         """Keep a few facts beside the snapshots, written only when they have changed."""
         path = self.directory / ABOUT
-        if not path.exists() or load_arrays(path)[0] != about:
+        if self._aside and path.exists():  # it may be what is damaged
+            path.with_name(ASIDE + path.name).write_bytes(path.read_bytes())
+            save_arrays(path, about, {})
+        elif not path.exists() or load_arrays(path)[0] != about:
             save_arrays(path, about, {})
 
     def description(self) -> dict[str, Any]:
-        """What `describe` kept. Raises `CheckpointError`."""
-        return load_arrays(self.directory / ABOUT)[0]
+        """What `describe` kept, nothing when that is lost and this a salvage. Raises `CheckpointError`."""
+        try:
+            return load_arrays(self.directory / ABOUT)[0]
+        except CheckpointError as error:
+            self._pass_over(error, "goes on without it")
+            return {}
 
     def restore(self, load: Callable[[Path], object]) -> None:
-        """Let `load` read the newest snapshot it does not refuse; replay starts there. Raises `CheckpointError`."""
+        """Let `load` read the newest snapshot it does not refuse; replay starts there. Raises `CheckpointError`.
+
+        A salvage starts from nothing when the very first snapshot is damaged: records of all operations follow it.
+        """
         refused: CheckpointError | None = None
         for number, path in reversed(_snapshots(self.directory).items()):
             try:
@@ -94,13 +107,17 @@ class Log:
             else:
                 self.next = self._base = number
                 return
-        raise refused or CheckpointError(f"{self.directory} holds no snapshot")
+        if refused is None or 0 not in _snapshots(self.directory) or isinstance(refused, OtherFormatError):
+            why = refused or f"{self.directory} holds no snapshot"
+            raise CheckpointError(
+                f"{why}; nothing can be had without it: take a copy of the directory, or begin a new one"
+            )
+        self._pass_over(refused, "starts from an empty buffer and the records behind it")
 
-    def replay(self, *, salvage: bool = False) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    def replay(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         """Where it stands, and the payload, of each record behind the restored snapshot; `next` counts on.
 
-        Raises `CheckpointError` at a hole, before anything is changed; `salvage`: ends there instead, and the next
-        `rotate`, which must follow, sets the damaged files aside.
+        Raises `CheckpointError` at a hole, before anything is changed; a salvage ends there instead.
         """
         snapshots, segments = _snapshots(self.directory), _segments(self.directory)
         damage, beyond = None, max((*snapshots, *segments))
@@ -109,7 +126,7 @@ class Log:
                 damage = f"{path} begins with record {number}, but the one before it ends with {self.next - 1}"
             if number != self.next or damage:
                 continue
-            reader = SegmentReader(path)
+            reader = self._reader(path, number)
             for sequence, payload in reader:
                 yield f"{path} at byte {reader.end}", payload
                 self.next = sequence + 1
@@ -119,12 +136,30 @@ class Log:
             damage = (
                 f"{self.directory} ends with record {self.next - 1}, its newest snapshot stands behind {beyond - 1}"
             )
-        if damage and not salvage:
-            raise CheckpointError(
-                f"{damage}; nothing was changed, salvage=True goes on with the records before the gap"
-            )
         if damage:
+            self._pass_over(CheckpointError(damage), "goes on with the records before the gap")
+        if self.damage:
             self._aside, self._append_at, self.next = True, None, max(self.next, beyond) + 1
+
+    def _reader(self, path: Path, number: int) -> SegmentReader:
+        try:
+            reader = SegmentReader(path, number if self._salvage else None)
+        except OtherFormatError:
+            raise
+        except CheckpointError as error:
+            self._pass_over(error, "reads the records in it")
+            raise
+        if reader.head_damage:
+            self.damage.append(reader.head_damage)
+        return reader
+
+    def _pass_over(self, error: CheckpointError, salvage: str) -> None:
+        """Note damage, or else raise what says what `salvage` would do."""
+        if isinstance(error, OtherFormatError):
+            raise error
+        if not self._salvage:
+            raise CheckpointError(f"{error}; nothing was changed, salvage=True {salvage}") from None
+        self.damage.append(str(error))
 
     @contextmanager
     def operation(self, nbytes: int) -> Iterator[None]:
@@ -208,12 +243,14 @@ def _segments(directory: Path) -> dict[int, Path]:
 def _numbered(directory: Path, prefix: str, suffix: str) -> dict[int, Path]:
     """Files by the number in their name, ascending."""
     found = {path.name[len(prefix) : -len(suffix)]: path for path in directory.glob(f"{prefix}*{suffix}")}
-    return dict(sorted((int(number), path) for number, path in found.items() if number.isdigit()))
+    return dict(
+        sorted((int(number), path) for number, path in found.items() if number.isascii() and number.isdecimal())
+    )
 
 
-def _refuse_foreign(directory: Path) -> None:
+def _refuse_foreign(directory: Path, salvage: bool) -> None:
     names = sorted(path.name for path in directory.iterdir())
-    if ABOUT in names:
+    if ABOUT in names or (salvage and _snapshots(directory)):
         return
     other = [name for name in names if name != LOCK and not (name.startswith(PREFIX) and name.endswith(SUFFIX))]
     if other:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,9 @@ WITHOUT_EFFECT = ("retain", "departures", "remove")
 class Recovery:
     """What opening a journal found.
 
-    Rollouts held, records replayed, bytes of a torn tail, rollouts that left because the clock was set back, seconds.
+    `created`: there was none, so this is a first start. `rollouts` held now, `records` replayed behind the snapshot,
+    `torn_bytes` of a last record that was never acknowledged, `rewound`: rollouts that left because the clock was set
+    back, `duration_s`, `damage`: what a salvage passed over, "" when nothing was.
     """
 
     rollouts: int
@@ -42,6 +45,8 @@ class Recovery:
     torn_bytes: int
     rewound: int
     duration_s: float
+    created: bool = False
+    damage: str = ""
 
 
 class Recorder:
@@ -55,23 +60,24 @@ class Recorder:
         self._effects = Effects(buffer)
         self._small: Arrays = {}
 
-    def open(self, *, salvage: bool, train_step: int | None) -> Recovery:
+    def open(self, *, train_step: int | None) -> Recovery:
         """Begin a journal, or fill the buffer from one; `train_step`: see `rewind`."""
-        begun, records, rewound = perf_counter(), 0, 0
-        if self.log.is_new:
+        begun, records, rewound, created = perf_counter(), 0, 0, self.log.is_new
+        if created:
             self.begin_anew()
         else:
-            records, regiven = self._replay(salvage)
-            rewound = 0 if train_step is None else rewind(self.buffer, train_step)
+            records, regiven = self._replay()
+            rewound = 0 if train_step is None else self._rewind(train_step)
             if regiven or self.log.must_rotate or self.buffer.train_step != self._clock:
                 self.rotate()
             self._remember()
-        return Recovery(len(self.buffer), records, self.log.torn_bytes, rewound, perf_counter() - begun)
+        damage, duration_s = "; ".join(self.log.damage), perf_counter() - begun
+        return Recovery(len(self.buffer), records, self.log.torn_bytes, rewound, duration_s, created, damage)
 
     def read(self) -> Recovery:
         """Fill the buffer from the journal and change nothing."""
         begun = perf_counter()
-        records, _ = self._replay(salvage=False)
+        records, _ = self._replay()
         self.detach()
         return Recovery(len(self.buffer), records, self.log.torn_bytes, 0, perf_counter() - begun)
 
@@ -82,7 +88,6 @@ class Recorder:
     def record(
         self,
         operation: str,
-        train_step: int,
         act: Callable[[], Any],
         arrays: Callable[[Any], Arrays] = lambda result: {},
         *,
@@ -98,9 +103,9 @@ class Recorder:
                     raise
                 refusal = error
             if refusal is None:
-                self._commit(operation, train_step, arrays(result))
+                self._commit(operation, arrays(result))
             else:
-                self._commit("retain", train_step, {})  # rows too old by now may have been dropped before it refused
+                self._commit("retain", {})  # rows too old by now may have been dropped before it refused
         if refusal is not None:
             raise refusal
         self._rotate_when_due()
@@ -126,12 +131,12 @@ class Recorder:
         self._effects.left()
         self._small = self._effects.small()
 
-    def _commit(self, operation: str, train_step: int, arrays: Arrays) -> None:
+    def _commit(self, operation: str, arrays: Arrays) -> None:
         left, small = self._effects.left(), self._effects.small()
         changed = growth(self._small, small)
         if operation in WITHOUT_EFFECT and not len(left) and not changed and not arrays:
             return
-        record = Record(operation, train_step, {"left": left, **changed, **arrays})
+        record = Record(operation, int(self.buffer.train_step), {"left": left, **changed, **arrays})
         self.log.append(lambda sequence: encode(record, sequence))
         self._small = small
 
@@ -150,7 +155,8 @@ class Recorder:
 
     @property
     def _capacity(self) -> Size:
-        return self.buffer.capacity, self.buffer.capacity_bytes
+        nbytes = self.buffer.capacity_bytes
+        return int(self.buffer.capacity), None if nbytes is None else int(nbytes)
 
     def _snapshot(self, path: Path) -> None:
         self.log.describe({"given": list(self._given), "capacity": list(self._capacity)})
@@ -159,7 +165,24 @@ class Recorder:
 
     # ---------------------------------------------------------------- back
 
-    def _replay(self, salvage: bool) -> tuple[int, bool]:
+    def _rewind(self, train_step: int) -> int:
+        """Set the clock back, and say so before anything is written when rollouts leave for good."""
+        held = len(self.buffer)
+        rewound = rewind(self.buffer, train_step)
+        if rewound:
+            try:
+                warn(
+                    f"train_step {train_step} lies before step {self._clock}, where the journal {self.log.directory} "
+                    f"ends: {rewound} of {held} rollouts, of policy versions that will come again, leave for good",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            except RuntimeWarning:
+                self.buffer.clear()
+                raise
+        return rewound
+
+    def _replay(self) -> tuple[int, bool]:
         """Fill the buffer, unbounded while it happens: what left is on record.
 
         Returns how many records that took, and whether the buffer has another capacity than the journal knows.
@@ -167,13 +190,13 @@ class Recorder:
         if len(self.buffer):
             raise DataError(
                 f"the buffer holds {len(self.buffer)} rollouts and the journal {self.log.directory} has its own: "
-                "give an empty buffer"
+                "give an empty buffer, and load a snapshot only where recovered.created says that it is a first start"
             )
         about, holdings = self.log.description(), self.buffer._holdings
         known = about.get("given") == list(self._given)
         holdings.set_capacity(UNBOUNDED, None)
         try:
-            records, resized = self._follow(salvage)
+            records, resized = self._follow()
         except BaseException:
             self.buffer.clear()
             holdings.set_capacity(*self._given)
@@ -182,11 +205,11 @@ class Recorder:
         self._clock = self.buffer.train_step
         return records, not known
 
-    def _follow(self, salvage: bool) -> tuple[int, Size | None]:
+    def _follow(self) -> tuple[int, Size | None]:
         """Snapshot, then records; returns how many, and the capacity that the last resize gave."""
         self.log.restore(self.buffer.load)
         small, records, resized = self._effects.small(), 0, None
-        for where, payload in self.log.replay(salvage=salvage):
+        for where, payload in self.log.replay():
             record = decode(payload, where)
             try:
                 small = grown(small, record.arrays)
@@ -197,7 +220,10 @@ class Recorder:
             except (DataError, KeyError, ValueError) as error:
                 raise CheckpointError(f"{where}: a record cannot be replayed: {error}") from error
             records += 1
-        self._effects.settle(small)
+        try:
+            self._effects.settle(small)
+        except (DataError, KeyError, ValueError) as error:  # a salvage that lacks what stood in the first snapshot
+            raise CheckpointError(f"{self.log.directory}: the records do not add up to a buffer: {error}") from error
         return records, resized
 
     def _settle(self, capacity: Size) -> None:

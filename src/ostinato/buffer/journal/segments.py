@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ostinato.buffer.durable import file_in_place, write_all
 from ostinato.buffer.journal.records import FRAME, Bytes
 from ostinato.buffer.journal.records import MAGIC as RECORD_MAGIC
-from ostinato.errors import CheckpointError
+from ostinato.buffer.snapshot import OtherFormatError
+from ostinato.errors import CheckpointError, RunError
 
 FORMAT = 1
 MAGIC = b"\x89OSTLOG\n"
@@ -33,17 +34,26 @@ class SegmentReader:
 
     Afterwards `end` is the byte behind the last of them, `torn` how many bytes of an unfinished one follow, and
     `damage` says what is wrong when intact records lie behind a damaged one: that is no torn tail, but a hole.
-    Raises `CheckpointError` when the file is no segment.
+    Raises `CheckpointError` when the file is no segment, or its head is damaged; with `first`, the number of its first
+    record, as the name of the file has it, a damaged head is passed over and noted in `head_damage`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: int | None = None) -> None:
         self.path = path
         self.end = HEAD.size
         self.torn = 0
         self.damage: str | None = None
         self.following = 0  # one more than the highest sequence number that lies behind the damage
-        with open(path, "rb") as file:
-            self.first = _read_head(path, file.read(HEAD.size))
+        self.head_damage: str | None = None
+        try:
+            with open(path, "rb") as file:
+                self.first = _read_head(path, file.read(HEAD.size))
+        except OtherFormatError:
+            raise
+        except CheckpointError as error:
+            if first is None:
+                raise
+            self.first, self.head_damage = first, str(error)
 
     def __iter__(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         expected, size = self.first, self.path.stat().st_size
@@ -94,7 +104,12 @@ class SegmentWriter:
         return cls(path, HEAD.size, sync=sync)
 
     def reserve(self, nbytes: int) -> None:
-        """Take room for a record of `nbytes`, so that the disk is full now or not at all. Raises `OSError`."""
+        """Take room for a record of `nbytes`, so that the disk is full now or not at all.
+
+        Raises `OSError`, or `RunError` when the file was removed: nothing written to it would be found again.
+        """
+        if not os.fstat(self._handle).st_nlink:
+            raise RunError(f"{self.path} was removed while its journal was open")
         wanted = self.position + nbytes
         if wanted <= self._room or not hasattr(os, "posix_fallocate"):
             return
@@ -144,7 +159,8 @@ def _read_head(path: Path, head: bytes) -> int:
         raise CheckpointError(f"{path} is no journal segment: it begins with {head[: len(MAGIC)]!r}")
     _, version, first, crc = HEAD.unpack(head)
     if version != FORMAT:
-        raise CheckpointError(f"{path} has journal format {version}, this version reads {FORMAT}")
+        kind = OtherFormatError if zlib.crc32(head[:-4]) == crc else CheckpointError
+        raise kind(f"{path} has journal format {version}, this version reads {FORMAT}")
     if zlib.crc32(head[:-4]) != crc:
         raise CheckpointError(f"{path} is damaged at byte 0: its head does not match its CRC32")
     return int(first)

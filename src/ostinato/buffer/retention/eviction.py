@@ -5,7 +5,6 @@ Asking an order changes nothing: it may be asked again, and rows it named may be
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +13,9 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.retention.arrivals import NONE, Rows
-from ostinato.buffer.settings import check_finite, check_positive
+from ostinato.buffer.retention.scores import Score, scores_of
+from ostinato.buffer.settings import check_not_negative, check_positive, is_function, shown
+from ostinato.errors import ConfigError, DataError
 
 
 @runtime_checkable
@@ -43,8 +44,8 @@ class OldestFirst:
         return columns.oldest(n)
 
 
-Leaf = Callable[[Columns, Rows], NDArray[np.float64]]
-"""Sampling weight of each given row, positive: float64 (len(rows),)."""
+Leaf = Score
+"""Sampling weight of each given row, at least 0: float64 (len(rows),)."""
 
 LEAF_FLOOR = 1e-8
 
@@ -57,7 +58,8 @@ class SmartEviction:
 
     `age`: train steps since insertion, now. `leaf`: the weight the sampler would give; by default
     max(priority exp(-age / tau), 1e-8)^exponent, that paper's. Of equal scores the older leaves.
-    One vectorized pass over all live rows for each batch that leaves. Raises `ConfigError` unless tau > 0.
+    One vectorized pass over all live rows for each batch that leaves. Raises `ConfigError` unless tau > 0 and
+    exponent >= 0, `DataError` when `leaf` raises or gives anything but weights of at least 0.
     """
 
     tau: float
@@ -65,8 +67,10 @@ class SmartEviction:
     leaf: Leaf | None = None
 
     def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
-        check_finite("exponent", self.exponent)
+        object.__setattr__(self, "tau", check_positive("tau", self.tau))
+        object.__setattr__(self, "exponent", check_not_negative("exponent", self.exponent))
+        if self.leaf is not None and not is_function(self.leaf):
+            raise ConfigError(f"leaf must be None or a function of columns and rows, got {shown(self.leaf)}")
 
     def victims(self, columns: Columns, rows_over: int, n_new: int) -> Rows:
         return self.next_victims(columns, rows_over)
@@ -84,7 +88,9 @@ class SmartEviction:
             decayed = columns["priority"][rows] * np.exp(-age / self.tau)
             leaf = np.maximum(decayed, LEAF_FLOOR) ** self.exponent
         else:
-            leaf = np.asarray(self.leaf(columns, rows), np.float64)
+            leaf = scores_of(self.leaf, columns, rows, role="leaf of SmartEviction,")
+            if leaf.min(initial=0.0) < 0:
+                raise DataError(f"leaf of SmartEviction gives {leaf.min()}, expected weights of at least 0")
         return np.asarray((age / self.tau) / (leaf + 1e-6) * (1 + np.log1p(columns["uses"][rows]) / 10))
 
 

@@ -31,8 +31,8 @@ class PositiveBias:
     """Every live rollout with a smaller id is correct."""
 
     def __post_init__(self) -> None:
-        check_share("delta", self.delta)
-        check_finite("threshold", self.threshold)
+        self.delta = check_share("delta", self.delta)
+        self.threshold = check_finite("threshold", self.threshold)
 
     def newest_share(self, capacity: int) -> int:
         """floor((1 - delta) capacity), safe against rounding: 1 of 10 at delta = 0.9."""

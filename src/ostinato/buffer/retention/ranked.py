@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.retention.arrivals import NONE, Rows, arrivals, living, outgrown
-from ostinato.buffer.settings import check_whole
+from ostinato.buffer.retention.arrivals import NONE, Rows, living, outgrown
+from ostinato.buffer.retention.scores import Score, scores_of
+from ostinato.buffer.sampling.pending import Pending
+from ostinato.buffer.settings import check_whole, is_function, shown
 from ostinato.errors import ConfigError
-
-Score = Callable[[Columns, Rows], NDArray[np.float64]]
-"""A number for each given row: float64 (len(rows),)."""
 
 
 @dataclass(slots=True)
 class KeepBest:
-    """The rollouts of the lowest score leave first; of equal scores the older, and NaN before everything.
+    """The rollouts of the lowest score leave first; of equal scores the older, and NaN in a column before everything.
 
     `by`: a column, or a function of the columns and rows. Writing a priority or another column back moves the rollout.
+    Changes are noted when they happen and scored when somebody must leave, all at once: a function that fails does so
+    then (`DataError`), before anything has changed, and fails again until its input is mended.
     A heap of (score, rollout id) with lazy deletion: O(log N) a rollout that comes, leaves or changes its score.
     Raises `ConfigError` when there is no such column.
     """
@@ -30,11 +30,11 @@ class KeepBest:
     by: str | Score = "priority"
     _heap: list[tuple[float, int]] = field(default_factory=list, init=False, repr=False, compare=False)
     _scores: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _newest: int = field(default=-1, init=False, repr=False, compare=False)
+    _pending: Pending = field(default_factory=Pending, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.by, str) and not callable(self.by):
-            raise ConfigError(f"by must be a column or a function of columns and rows, got {self.by!r}")
+        if not isinstance(self.by, str) and not is_function(self.by):
+            raise ConfigError(f"by must be a column or a function of columns and rows, got {shown(self.by)}")
 
     def victims(self, columns: Columns, rows_over: int, n_new: int) -> Rows:
         return self.next_victims(columns, rows_over)
@@ -58,30 +58,39 @@ class KeepBest:
 
     def changed(self, columns: Columns, rows: Rows) -> None:
         """Rows came, or may have another score now."""
-        self._catch_up(columns)
-        self._push(columns, living(columns, rows))
+        self._pending.changed(columns, rows)
 
     def rebuilt(self, columns: Columns) -> None:
         """Everything may be different: score everything anew when asked."""
         if isinstance(self.by, str):
             try:
-                columns[self.by]
+                column = columns[self.by]
             except KeyError as error:
                 raise ConfigError(f"KeepBest: {error.args[0]}") from None
-        self._heap, self._scores, self._newest = [], {}, -1
+            if column.ndim != 1 or column.dtype.kind not in "biuf":
+                raise ConfigError(f"KeepBest: column {self.by!r} is {column.dtype} {column.shape}, expected numbers")
+        self._pending.rebuilt()
 
     def _catch_up(self, columns: Columns) -> None:
         if outgrown(len(self._heap), len(columns)):
-            self._heap, self._scores, self._newest = [], {}, -1
-        rows = arrivals(columns, self._newest)
-        if len(rows):
-            self._newest = int(columns["rollout_id"][rows[-1]])
-            self._push(columns, rows)
+            self._pending.rebuilt()
+        if not self._pending:
+            return
+        everything = self._pending.everything
+        rows = columns.live() if everything else living(columns, self._pending.rows())
+        scores = self._scored(columns, rows)
+        if everything:
+            self._heap, self._scores = [], {}
+        self._push(columns, rows, scores)
+        self._pending.done()
 
-    def _push(self, columns: Columns, rows: Rows) -> None:
-        given = columns[self.by][rows] if isinstance(self.by, str) else self.by(columns, rows)
-        scores = np.asarray(given, np.float64)
-        scores = np.where(np.isnan(scores), -np.inf, scores)
+    def _scored(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:
+        if not isinstance(self.by, str):
+            return scores_of(self.by, columns, rows, role="score function of KeepBest,")
+        scores = columns[self.by][rows].astype(np.float64)
+        return np.where(np.isnan(scores), -np.inf, scores)
+
+    def _push(self, columns: Columns, rows: Rows, scores: NDArray[np.float64]) -> None:
         moved = []
         for rollout_id, score in zip(columns["rollout_id"][rows].tolist(), scores.tolist(), strict=True):
             if self._scores.get(rollout_id) != score:
@@ -119,7 +128,7 @@ class Reservoir:
     _best: KeepBest = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_whole("seed", self.seed, least=0)
+        self.seed = check_whole("seed", self.seed, least=0, most=2**64 - 1)
         self._best = KeepBest(by=self.numbers)
 
     def numbers(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:

@@ -34,7 +34,7 @@ class MaxUses:
     n: int
 
     def __post_init__(self) -> None:
-        check_whole("max_uses", self.n, least=1)
+        object.__setattr__(self, "n", check_whole("max_uses", self.n, least=1))
 
     def expired(self, columns: Columns, touched: Rows | None) -> Rows:
         rows = columns.live() if touched is None else living(columns, np.unique(touched))
@@ -98,7 +98,7 @@ class MaxStaleness:
     _versions: _Versions = field(default_factory=_Versions, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_whole("max_staleness", self.n, least=0)
+        object.__setattr__(self, "n", check_whole("max_staleness", self.n, least=0))
 
     def expired(self, columns: Columns, touched: Rows | None) -> Rows:
         self._versions.catch_up(columns)
@@ -133,7 +133,7 @@ class NewestPerPrompt:
     _prompts: _Prompts = field(default_factory=_Prompts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_whole("rollouts kept per prompt", self.n, least=1)
+        object.__setattr__(self, "n", check_whole("rollouts kept per prompt", self.n, least=1))
 
     def expired(self, columns: Columns, touched: Rows | None) -> Rows:
         known = self._prompts

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, enough
+from ostinato.buffer.settings import check_finite, check_positive, check_whole, shown
 from ostinato.errors import ConfigError, DataError
+
+LARGEST_GROUP = 1 << 20  # a bucket for each number of successes
 
 
 class Buckets:
@@ -32,12 +37,10 @@ class Buckets:
         lowest: str = "priority",
         rewards: tuple[float, float] = (0.0, 1.0),
     ) -> None:
-        if group_size < 2 or not 0 < sigma < np.inf or not rewards[0] < rewards[1]:
-            raise ConfigError(
-                "buckets need a group size of at least 2, a sigma above 0 and rewards that rise, "
-                f"got {group_size}, {sigma} and {rewards}"
-            )
-        self.group_size, self.sigma, self.lowest, self.rewards = group_size, sigma, lowest, rewards
+        if not isinstance(lowest, str):
+            raise ConfigError(f"lowest must be the name of a column, got {shown(lowest)}")
+        self.group_size = check_whole("group_size", group_size, least=2, most=LARGEST_GROUP)
+        self.sigma, self.lowest, self.rewards = check_positive("sigma", sigma), lowest, _checked_rewards(rewards)
 
     def __call__(self, columns: Columns, n: int | None, rng: np.random.Generator) -> Rows:
         size = enough(self, columns, n)
@@ -52,6 +55,16 @@ class Buckets:
             if share
         ]
         return rng.permutation(np.concatenate(chosen))
+
+    def rebuilt(self, columns: Columns) -> None:
+        """Nothing is kept. Raises `ConfigError` when there is no column `lowest`."""
+        try:
+            columns[self.lowest]
+        except KeyError as error:
+            raise ConfigError(f"lowest of buckets: {error.args[0]}") from None
+
+    def changed(self, columns: Columns, rows: Rows) -> None:
+        """Nothing is kept."""
 
     def _candidates(self, columns: Columns) -> tuple[Rows, NDArray[np.int64]]:
         """One row for each prompt that qualifies, and the pass count of the prompt."""
@@ -69,6 +82,15 @@ class Buckets:
         _, first = np.unique(number[order], return_index=True)
         best = order[first]
         return rows[best], pass_counts[number[best]]
+
+
+def _checked_rewards(rewards: Any) -> tuple[float, float]:
+    if not isinstance(rewards, (list, tuple)) or len(rewards) != 2:
+        raise ConfigError(f"rewards must be those of a failure and of a success, got {shown(rewards)}")
+    low, high = (check_finite("each of the rewards", reward) for reward in rewards)
+    if not low < high:
+        raise ConfigError(f"rewards of a failure and of a success must rise, got {low} and {high}")
+    return low, high
 
 
 def bucket_weights(group_size: int, sigma: float = 1.0) -> NDArray[np.float64]:

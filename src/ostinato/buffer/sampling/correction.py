@@ -11,7 +11,7 @@ from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.draws import importance_weights
 from ostinato.buffer.sampling.protocol import Rows
 from ostinato.buffer.schedule import Schedule, bounded
-from ostinato.errors import ConfigError
+from ostinato.buffer.settings import check_choice
 
 NORMALIZERS = ("buffer", "batch", None)
 
@@ -35,8 +35,7 @@ class Correction:
     """
 
     def __init__(self, beta: float | Schedule | None, normalize: str | None) -> None:
-        if normalize not in NORMALIZERS:
-            raise ConfigError(f"normalize must be 'buffer', 'batch' or None, got {normalize!r}")
+        check_choice("normalize", normalize, NORMALIZERS)
         self.beta = None if beta is None else bounded("beta", beta, 0, 1)
         self.normalize = normalize
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows
-from ostinato.errors import ConfigError, DataError
+from ostinato.buffer.settings import check_positive
+from ostinato.errors import DataError
 
 Floats = NDArray[np.float64]
 DecayLaw = Callable[[NDArray[np.int64]], Floats]
@@ -35,8 +36,7 @@ class Exponential:
     tau: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau < np.inf:
-            raise ConfigError(f"tau of an exponential decay must be above 0 train steps and finite, got {self.tau}")
+        object.__setattr__(self, "tau", check_positive("tau of an exponential decay", self.tau))
 
     def __call__(self, ages: NDArray[np.int64]) -> Floats:
         return np.exp(-np.asarray(ages, np.float64) / self.tau)

@@ -24,7 +24,8 @@ from ostinato.buffer.sampling.protocol import (
 )
 from ostinato.buffer.sampling.quotas import joined
 from ostinato.buffer.sampling.rowset import RowSet, Subset
-from ostinato.errors import ConfigError, DataError
+from ostinato.buffer.settings import check_not_negative, check_sampler, check_whole
+from ostinato.errors import DataError
 
 
 class FreshAnchored:
@@ -40,10 +41,10 @@ class FreshAnchored:
     decides_size = True
 
     def __init__(self, replay: Sampler | None = None, ratio: float = 0.5, warmup: int = 0) -> None:
-        if not 0 <= ratio < np.inf or warmup < 0:
-            raise ConfigError(f"ratio and warmup must be finite and at least 0, got ratio {ratio}, warmup {warmup}")
+        self.ratio = check_not_negative("ratio of replayed to fresh rollouts", ratio)
+        self.warmup = check_whole("warmup", warmup, least=0)
         self.replay: Sampler = Uniform(replacement=False) if replay is None else replay
-        self.ratio, self.warmup = ratio, warmup
+        check_sampler("replay", self.replay)
         self._fresh, self._used = RowSet(), RowSet()
 
     @property
@@ -59,11 +60,11 @@ class FreshAnchored:
                 )
             ranks, wanted = np.arange(fresh), round(self.ratio * fresh)
             replayed = min(wanted, self._available(columns, wanted))
-        elif size_given(self, n) <= fresh:
-            ranks, replayed = np.sort(rng.choice(fresh, n, replace=False)), 0
+        elif (size := size_given(self, n)) <= fresh:
+            ranks, replayed = np.sort(rng.choice(fresh, size, replace=False)), 0
         else:
-            ranks, replayed = np.arange(fresh), n - fresh
-            self._check(columns, n)
+            ranks, replayed = np.arange(fresh), size - fresh
+            self._check(columns, size)
         parts = [Picked(self._fresh.select(ranks))]
         if replayed:
             parts.append(picked(self.replay(Subset(columns, self._used), replayed, rng)))

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, size_given
-from ostinato.errors import ConfigError, DataError
+from ostinato.buffer.settings import check_choice
+from ostinato.errors import DataError
 
 ORDERS = ("uniform", "newest", "oldest")
 
@@ -26,8 +27,7 @@ class Groups:
     repeats = False
 
     def __init__(self, order: str = "uniform") -> None:
-        if order not in ORDERS:
-            raise ConfigError(f"order of groups must be one of {ORDERS}, got {order!r}")
+        check_choice("order of groups", order, ORDERS)
         self.order = order
         self._groups: CompleteGroups | None = None
         self._seen = (-1, -1)

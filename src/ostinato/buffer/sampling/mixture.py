@@ -12,6 +12,7 @@ from ostinato.buffer.sampling.correction import Correction
 from ostinato.buffer.sampling.plain import Uniform
 from ostinato.buffer.sampling.protocol import Law, Picked, Rows, enough, new_priority_of, tell_changed, tell_rebuilt
 from ostinato.buffer.schedule import Schedule, bounded
+from ostinato.buffer.settings import shown
 from ostinato.errors import ConfigError
 
 
@@ -36,8 +37,10 @@ class Mixture:
         beta: float | Schedule | None = None,
         normalize: str | None = "buffer",
     ) -> None:
+        if isinstance(parts, str) or not isinstance(parts, Sequence):
+            raise ConfigError(f"parts of a mixture must be a sequence of samplers, got {shown(parts)}")
         self.parts = tuple(parts)
-        given = tuple(shares) if isinstance(shares, Sequence) else (shares,)
+        given = tuple(shares) if isinstance(shares, (list, tuple)) else (shares,)
         if len(self.parts) < 2 or len(given) != len(self.parts) - 1:
             raise ConfigError(
                 f"a mixture of {len(self.parts)} parts got {len(given)} shares, expected one fewer, from 1"
@@ -120,6 +123,8 @@ class Mixture:
 
 def _check_part(part: object) -> None:
     name = type(part).__name__
+    if isinstance(part, type):
+        raise ConfigError(f"a mixture holds the class {part.__name__}, expected an instance: {part.__name__}(...)")
     if not isinstance(part, Law):
         raise ConfigError(f"{name} has no probabilities, a mixture takes Uniform, Prioritized or Mixture")
     if not getattr(part, "repeats", True):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, enough
+from ostinato.buffer.settings import check_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class Uniform:
     """
 
     replacement: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "replacement", check_flag("replacement", self.replacement))
 
     @property
     def repeats(self) -> bool:

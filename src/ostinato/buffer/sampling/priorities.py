@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows
+from ostinato.buffer.settings import check_not_negative, is_function, shown
 from ostinato.errors import ConfigError, DataError
 
 PriorityFunction = Callable[[Columns, Rows], NDArray[np.float64]]
@@ -23,11 +24,9 @@ class Priorities:
     """
 
     def __init__(self, by: str | PriorityFunction, eps: float) -> None:
-        if not 0 <= eps < np.inf:
-            raise ConfigError(f"eps of a priority must be finite and at least 0, got {eps}")
-        if not (isinstance(by, str) or callable(by)):
-            raise ConfigError(f"by must be the name of a column or a function of (columns, rows), got {by!r}")
-        self.by, self.eps = by, eps
+        if not (isinstance(by, str) or is_function(by)):
+            raise ConfigError(f"by must be the name of a column or a function of (columns, rows), got {shown(by)}")
+        self.by, self.eps = by, check_not_negative("eps of a priority", eps)
 
     @property
     def name(self) -> str:
@@ -35,6 +34,17 @@ class Priorities:
         if isinstance(self.by, str):
             return f"column {self.by!r}"
         return f"priority function {getattr(self.by, '__name__', type(self.by).__name__)}"
+
+    def check_column(self, columns: Columns) -> None:
+        """Raise `ConfigError` when priorities are to come from a column that is not there, or holds no numbers."""
+        if not isinstance(self.by, str):
+            return
+        try:
+            column = columns[self.by]
+        except KeyError as error:
+            raise ConfigError(f"priorities by {self.by!r}: {error.args[0]}") from None
+        if column.ndim != 1 or column.dtype.kind not in "biuf":
+            raise ConfigError(f"{self.name} is {column.dtype} {column.shape}, expected one number a rollout")
 
     def __call__(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:
         """Values of these live rows, float64 (n,). Raises `DataError` when one is negative, infinite or NaN."""
@@ -49,13 +59,7 @@ class Priorities:
 
     def _raw(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:
         if isinstance(self.by, str):
-            try:
-                column = columns[self.by]
-            except KeyError:
-                raise DataError(f"there is no {self.name} to take priorities from") from None
-            if column.ndim != 1 or column.dtype.kind not in "biuf":
-                raise DataError(f"{self.name} is {column.dtype} {column.shape}, expected one number a rollout")
-            return np.abs(column[rows].astype(np.float64))
+            return np.abs(columns[self.by][rows].astype(np.float64))
         values = np.asarray(self.by(columns, rows))
         if values.shape != (len(rows),) or values.dtype.kind not in "biuf":
             first = f", the first is rollout {int(columns['rollout_id'][rows[0]])}" if len(rows) else ""

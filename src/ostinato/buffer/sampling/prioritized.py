@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from ostinato.buffer.sampling.priorities import Priorities, PriorityFunction
 from ostinato.buffer.sampling.protocol import Picked, Rows, enough
 from ostinato.buffer.sampling.weights import weights_of
 from ostinato.buffer.schedule import Schedule
+from ostinato.buffer.settings import check_choice, check_flag, check_not_negative, shown
 from ostinato.buffer.sumtree import MaxTree
 from ostinato.errors import ConfigError
 
@@ -58,18 +57,16 @@ class Prioritized:
         age_from: str = "insert_step",
         new_priority: str | float = "max",
     ) -> None:
-        if not 0 <= exponent < math.inf:
-            raise ConfigError(f"the priority exponent must be finite and at least 0, got {exponent}")
-        if age_from not in AGES:
-            raise ConfigError(f"age_from must be one of {AGES}, got {age_from!r}")
+        exponent = check_not_negative("the priority exponent", exponent)
+        check_choice("age_from", age_from, AGES)
         if isinstance(new_priority, str) and new_priority != "max":
-            raise ConfigError(f"new_priority must be 'max' or a number, got {new_priority!r}")
-        if not isinstance(new_priority, str) and not 0 <= new_priority < math.inf:
-            raise ConfigError(f"new_priority must be finite and at least 0, got {new_priority}")
-        self._stratified, self._replacement = stratified, replacement
+            raise ConfigError(f"new_priority must be 'max' or a number, got {shown(new_priority)}")
+        self._stratified = check_flag("stratified", stratified)
+        self._replacement = check_flag("replacement", replacement)
         self._correction = Correction(beta, normalize)
-        self._weights = weights_of(Priorities(by, eps), exponent, decay, age_from)
-        self._highest = HighestPriority() if isinstance(new_priority, str) else float(new_priority)
+        self._priorities = Priorities(by, eps)
+        self._weights = weights_of(self._priorities, exponent, decay, age_from)
+        self._highest = _newcomers(new_priority)
 
     @property
     def repeats(self) -> bool:
@@ -114,7 +111,8 @@ class Prioritized:
         return self._highest if isinstance(self._highest, float) else self._highest.value(columns)
 
     def rebuilt(self, columns: Columns) -> None:
-        """Row numbers changed, or everything did."""
+        """Row numbers changed, or everything did. Raises `ConfigError` when there is no column of the name given."""
+        self._priorities.check_column(columns)
         self._weights.rebuilt()
         if not isinstance(self._highest, float):
             self._highest.pending.rebuilt()
@@ -133,6 +131,12 @@ class Prioritized:
             return rows
         zeros = columns.live()[tree.leaves[columns.live()] == 0]
         return np.concatenate([rows, rng.choice(zeros, n - len(rows), replace=False)])
+
+
+def _newcomers(new_priority: str | float) -> HighestPriority | float:
+    if isinstance(new_priority, str):
+        return HighestPriority()
+    return check_not_negative("new_priority", new_priority)
 
 
 class HighestPriority:

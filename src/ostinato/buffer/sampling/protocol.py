@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
+from ostinato.buffer.settings import shown
 from ostinato.errors import DataError
 
 Rows = NDArray[np.int64]
@@ -17,10 +18,23 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Chosen rows, int64 (n,), and their importance weights, float64 (n,); None: every weight is 1."""
+    """Chosen rows, int64 (n,), and their importance weights, float64 (n,); None: every weight is 1.
+
+    Raises `DataError` for a weight that is NaN, infinite or negative.
+    """
 
     rows: Rows
     importance_weights: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        weights = self.importance_weights
+        if not isinstance(weights, np.ndarray) or not weights.size or weights.dtype.kind != "f":
+            return  # the buffer says what it expects instead
+        if not (weights.min() >= 0 and weights.max() < np.inf):
+            bad = int(np.flatnonzero(~((weights >= 0) & (weights < np.inf)))[0])
+            raise DataError(
+                f"importance weight {bad} of a batch is {weights.flat[bad]}, expected a finite one of at least 0"
+            )
 
 
 class Sampler(Protocol):
@@ -83,13 +97,15 @@ def picked(result: Picked | Rows) -> Picked:
 
 
 def size_given(sampler: object, n: int | None) -> int:
-    """n, or `DataError` when it is None or below 1 and this sampler cannot decide it."""
+    """n as int, or `DataError` when it is None, no integer or below 1 and this sampler cannot decide it."""
     name = type(sampler).__name__
     if n is None:
         raise DataError(f"{name} does not decide the size of a batch: ask for n rollouts")
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise DataError(f"{name} cannot draw {shown(n)} rollouts, expected an integer")
     if n < 1:
         raise DataError(f"{name} cannot draw {n} rollouts, expected at least 1")
-    return n
+    return int(n)
 
 
 def enough(sampler: Sampler, columns: Columns, n: int | None) -> int:

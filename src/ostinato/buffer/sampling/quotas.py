@@ -24,6 +24,7 @@ from ostinato.buffer.sampling.protocol import (
     tell_rebuilt,
 )
 from ostinato.buffer.sampling.rowset import RowSet, Subset
+from ostinato.buffer.settings import check_positive, check_sampler, shown
 from ostinato.errors import ConfigError, DataError
 
 
@@ -38,14 +39,12 @@ class Quotas:
     """
 
     def __init__(self, fractions: Mapping[str, float], inner: Sampler | None = None) -> None:
-        wrong = [name for name, fraction in fractions.items() if not 0 < fraction <= 1]
-        if not fractions or wrong or abs(sum(fractions.values()) - 1) > 1e-9:
-            raise ConfigError(f"quotas must be above 0 and add up to 1, got {dict(fractions)}")
+        self.fractions = _checked_fractions(fractions)
         inner = Uniform() if inner is None else inner
-        self.fractions = dict(fractions)
-        self.shortfall = dict.fromkeys(fractions, 0)
-        self._inner = {name: deepcopy(inner) for name in fractions}
-        self._members = {name: RowSet() for name in fractions}
+        check_sampler("inner", inner)
+        self.shortfall = dict.fromkeys(self.fractions, 0)
+        self._inner = {name: deepcopy(inner) for name in self.fractions}
+        self._members = {name: RowSet() for name in self.fractions}
 
     @property
     def repeats(self) -> bool:
@@ -99,6 +98,16 @@ class Quotas:
         for name, short in zip(self.fractions, missing.tolist(), strict=True):
             self.shortfall[name] += short
         return counts
+
+
+def _checked_fractions(fractions: Any) -> dict[str, float]:
+    """Fractions by source. Raises `ConfigError` unless they are above 0 and add up to 1."""
+    if not isinstance(fractions, Mapping) or not all(isinstance(name, str) for name in fractions):
+        raise ConfigError(f"quotas must be a dict from source to fraction, got {shown(fractions)}")
+    checked = {name: check_positive(f"quota of source {name!r}", value) for name, value in fractions.items()}
+    if abs(sum(checked.values()) - 1) > 1e-9:
+        raise ConfigError(f"quotas must be above 0 and add up to 1, got {shown(checked)}")
+    return checked
 
 
 def largest_remainder(fractions: NDArray[np.float64], n: int) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from ostinato.buffer.sampling.decay import (
 from ostinato.buffer.sampling.pending import Pending
 from ostinato.buffer.sampling.priorities import Priorities
 from ostinato.buffer.sampling.protocol import Rows
+from ostinato.buffer.settings import is_function, shown
 from ostinato.buffer.sumtree import MinTree, SumTree
 from ostinato.errors import ConfigError
 
@@ -144,8 +145,8 @@ def weights_of(priorities: Priorities, exponent: float, decay: Exponential | Dec
         return Weights(priorities, Undecayed(exponent))
     if isinstance(decay, Exponential):
         return Weights(priorities, ExponentialWeighting(exponent, decay, age_from))
-    if not callable(decay):
-        raise ConfigError(f"decay must be None, Exponential(tau) or a function of ages, got {decay!r}")
+    if not is_function(decay):
+        raise ConfigError(f"decay must be None, Exponential(tau) or a function of ages, got {shown(decay)}")
     return AgedWeights(priorities, exponent, decay, age_from)
 
 
