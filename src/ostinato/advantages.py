@@ -75,8 +75,8 @@ def score_group(rollouts: Rollouts, rewards: Sequence[float] | NDArray[Any]) -> 
         raise DataError(f"reward {reward[row]} of rollout {row} (group {rollouts.group_id[row]}) is not finite")
     if len(rollouts) > 1 and len(np.unique(rollouts.group_id)) == len(rollouts):
         warnings.warn(
-            f"each of the {len(rollouts)} rollouts is a group of its own, so every advantage is 0: give the rollouts of "
-            "one prompt one group_id",
+            f"each of the {len(rollouts)} rollouts is a group of its own, so every advantage is 0: "
+            "give the rollouts of one prompt one group_id",
             RuntimeWarning,
             stacklevel=2,
         )
