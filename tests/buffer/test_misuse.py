@@ -32,8 +32,11 @@ RNG = np.random.default_rng
     ("settings", "message"),
     [
         ({"sampler": Uniform}, r"sampler is the class Uniform, expected an instance: Uniform\(...\)"),
-        ({"sampler": "uniform"}, r"sampler is 'uniform', expected an instance such as Uniform\(\)"),
-        ({"sampler": lambda columns, n, rng: columns.live()}, "with `repeats` and a call"),
+        ({"sampler": "uniform"}, r"sampler must be a sampler such as Uniform\(\), got 'uniform'"),
+        (
+            {"sampler": lambda columns, n, rng: columns.live()},
+            r"must be a sampler such as Uniform\(\), got <function",
+        ),
         ({"retention": MaxUses(2)}, "retention is a list of rules and at most one eviction order"),
         ({"retention": [MaxUses]}, r"retention holds the class MaxUses, expected an instance: MaxUses\(...\)"),
     ],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.padding import RightPadded
-from ostinato.buffer.settings import check_whole
+from ostinato.buffer.settings import MOST, check_whole
 from ostinato.buffer.table import Table
 from ostinato.buffer.tally import FINITE_ROWS
 from ostinato.buffer.workspace import FreshMemory, Workspace
@@ -30,9 +30,6 @@ WRITABLE = (
 """Row columns that may be written back; the others say what a rollout is and where it comes from."""
 
 
-WHOLE_BELOW = 1 << 62
-"""Bound of counts and train steps: sums and differences of two of them fit in 64 bits."""
-
 _WHOLE = (int, np.integer)
 
 
@@ -41,22 +38,22 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, _WHOLE)):
         raise DataError(f"{name} is {value!r}, expected a whole number")
     number = int(value)
-    if not least <= number < WHOLE_BELOW:
+    if not least <= number < MOST:
         raise DataError(f"{name} is {number}, expected {least} or more, below 2^62")
     return number
 
 
 def check_step(train_step: Any, now: int) -> int:
     """The train step as a plain int. Raises `DataError` for no integer, one before `now`, or one of 2^62 or more."""
-    step: int = train_step if type(train_step) is int else check_count("train step", train_step, -WHOLE_BELOW)
+    step: int = train_step if type(train_step) is int else check_count("train step", train_step, -MOST)
     if step < now:
         raise DataError(f"train step {step} comes after train step {now}: steps must not fall")
-    if step >= WHOLE_BELOW:
+    if step >= MOST:
         raise DataError(f"train step is {step}, expected one below 2^62")
     return step
 
 
-def check_setting(name: str, value: Any, least: int, below: int = WHOLE_BELOW) -> int:
+def check_setting(name: str, value: Any, least: int, below: int = MOST) -> int:
     """The setting as a plain int. Raises `ConfigError` unless it is an integer from `least` up and below a bound."""
     check_whole(name, value, least=least)
     if value >= below:
@@ -142,15 +139,6 @@ def find_fault(rollouts: Rollouts, train_step: int) -> None:
             f"{rollouts.behavior_logprobs[bad[0]]}, expected a finite number; "
             "admission=[FiniteLogprobs()] leaves such out"
         )
-
-
-def checked_sampler(sampler: Any) -> Any:
-    """The sampler. Raises `ConfigError` for a class, a name or anything else that is none."""
-    if isinstance(sampler, type):
-        raise ConfigError(f"sampler is the class {sampler.__name__}, expected an instance: {sampler.__name__}(...)")
-    if not callable(sampler) or not hasattr(sampler, "repeats"):
-        raise ConfigError(f"sampler is {sampler!r}, expected an instance such as Uniform(), with `repeats` and a call")
-    return sampler
 
 
 def checked_limiter(limiter: Any) -> Any:

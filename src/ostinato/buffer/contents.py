@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ostinato.buffer.columns import Columns
 from ostinato.buffer.kernels import Departed, Drawn, Kernels
 from ostinato.buffer.payload import TOKEN_BYTES, Payload, handle_name, incoming_bytes
 from ostinato.buffer.repeats import all_the_same
+from ostinato.buffer.sampling.protocol import Indexed
 from ostinato.buffer.table import Table
 from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import Workspace
@@ -25,21 +26,10 @@ HANDLE_BYTES = np.dtype(np.int64).itemsize
 BOOK = ("rollout_id", "insert_step", "uses", "last_use_step")
 
 
-@runtime_checkable
-class Index(Protocol):
-    """A sampler, a rule or an eviction order that keeps something derived from the columns."""
-
-    def rebuilt(self, columns: Columns) -> None:
-        """Rows have other numbers, or everything changed: derive it anew."""
-
-    def changed(self, columns: Columns, rows: Int) -> None:
-        """These rows were added, removed (not alive now), used, or their columns written."""
-
-
 class Contents:
     """Rows and payload of one buffer. Not more than memory: capacity and rules are `ReplayBuffer`'s."""
 
-    def __init__(self, kernels: Kernels, indexes: Sequence[Index]) -> None:
+    def __init__(self, kernels: Kernels, indexes: Sequence[Indexed]) -> None:
         self.kernels = kernels
         self.train_step = 0
         self._indexes = tuple(indexes)

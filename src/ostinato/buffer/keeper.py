@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.admission import Admission, admitted
 from ostinato.buffer.checks import (
-    WHOLE_BELOW,
     check_count,
     check_extras,
     check_ids,
@@ -22,16 +21,16 @@ from ostinato.buffer.checks import (
     check_written,
     checked_admission,
     checked_limiter,
-    checked_sampler,
 )
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.contents import Contents, Index
+from ostinato.buffer.contents import Contents
 from ostinato.buffer.files import load_buffer, save_buffer
 from ostinato.buffer.holdings import Holdings
 from ostinato.buffer.kernels import kernels as make_kernels
 from ostinato.buffer.limits import Limiter, MinSize, Traffic
 from ostinato.buffer.retention import Retention, split_retention
-from ostinato.buffer.sampling import Sampler, Uniform
+from ostinato.buffer.sampling import Indexed, Sampler, Uniform
+from ostinato.buffer.settings import MOST, check_sampler
 from ostinato.buffer.state import buffer_arrays, checked_arrays, claim, install
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.errors import DataError
@@ -61,7 +60,8 @@ class Keeper:
         kernels: str = "auto",
         threads: int = 1,
     ) -> None:
-        self.sampler: Sampler = Uniform() if sampler is None else checked_sampler(sampler)
+        self.sampler: Sampler = Uniform() if sampler is None else sampler
+        check_sampler("sampler", self.sampler)
         self.limiter: Limiter = MinSize() if limiter is None else checked_limiter(limiter)
         self.admission = checked_admission(admission)
         self.statistics = BufferStatistics()
@@ -70,7 +70,7 @@ class Keeper:
         self._added = self._sampled = 0
         self._inserted = self.limiter.origin(0)  # with _sampled: since the limiter's origin
         rules, eviction = split_retention(retention)
-        indexes = [part for part in (self.sampler, *rules, eviction) if isinstance(part, Index)]
+        indexes = [part for part in (self.sampler, *rules, eviction) if isinstance(part, Indexed)]
         self._contents = Contents(make_kernels(kernels, threads), indexes)
         self._holdings = Holdings(self._contents, rules, eviction, self.statistics)
         self._set_capacity(capacity, capacity_bytes)
@@ -118,7 +118,7 @@ class Keeper:
 
     def can_add(self, n: int) -> bool:
         """Whether the limiter lets n rollouts in now."""
-        return self.limiter.can_add(check_count("n", n, -WHOLE_BELOW), self._traffic())
+        return self.limiter.can_add(check_count("n", n, -MOST), self._traffic())
 
     def check_add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> None:
         """Raise the `DataError` that `add` would raise (all but those of a priority function)."""

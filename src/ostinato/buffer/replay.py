@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import WHOLE_BELOW, check_count, check_ids, check_layout, check_memory, check_step
+from ostinato.buffer.checks import check_count, check_ids, check_layout, check_memory, check_step
 from ostinato.buffer.draws import check_generator, checked_pick, draw_columns, rows_of_prompts, strategy_of
 from ostinato.buffer.keeper import Keeper
 from ostinato.buffer.padding import Layout, PaddedDraw, padded
 from ostinato.buffer.sampling import PromptStrategy
+from ostinato.buffer.sampling.protocol import Remembering
 from ostinato.buffer.sampling.strategies import random_k
-from ostinato.buffer.state import Remembers
+from ostinato.buffer.settings import MOST
 from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
@@ -49,7 +50,7 @@ class ReplayBuffer(Keeper):
 
     def can_sample(self, n: int) -> bool:
         """Whether the limiter lets a batch of n >= 1 out now, and a sampler that never repeats a row finds enough."""
-        n = check_count("n", n, -WHOLE_BELOW)
+        n = check_count("n", n, -MOST)
         enough = n >= 1 and len(self) >= (1 if self.sampler.repeats else n)
         return enough and self.limiter.can_sample(n, self._traffic())
 
@@ -111,7 +112,7 @@ class ReplayBuffer(Keeper):
         """Rows of a batch, and their importance weights."""
         if n is None and not getattr(self.sampler, "decides_size", False):
             raise DataError(f"{type(self.sampler).__name__} does not decide the size of a batch, give one")
-        if n is not None and (n := check_count("n", n, -WHOLE_BELOW)) < 1:
+        if n is not None and (n := check_count("n", n, -MOST)) < 1:
             raise DataError(f"cannot draw {n} rollouts, expected at least 1")
         check_generator(rng)
         self._holdings.advance(check_step(train_step, self._contents.train_step))
@@ -134,7 +135,7 @@ class ReplayBuffer(Keeper):
         `may_fail`: it may raise something else than for want of ordinary memory. Returns the columns of `Draw` too.
         """
         contents, sampler = self._contents, self.sampler
-        before = sampler.state_arrays() if may_fail and isinstance(sampler, Remembers) else None
+        before = sampler.state_arrays() if may_fail and isinstance(sampler, Remembering) else None
         rows, weights = pick()
         drawn = contents.draw(rows, self.statistics.correct_above)
         if drawn is None:
@@ -145,7 +146,7 @@ class ReplayBuffer(Keeper):
             about = draw_columns(drawn, weights)
             self._let_go(rows)
         except BaseException:
-            if before is not None and isinstance(sampler, Remembers):
+            if before is not None and isinstance(sampler, Remembering):
                 sampler.load_state_arrays(before)
             contents.undraw(rows, drawn)
             raise

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import WHOLE_BELOW, check_count, check_rollouts, check_step
+from ostinato.buffer.checks import check_count, check_rollouts, check_step
 from ostinato.buffer.draws import check_generator, join_draws
 from ostinato.buffer.replay import ReplayBuffer
+from ostinato.buffer.settings import MOST
 from ostinato.buffer.state import checked_arrays, install
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
@@ -40,12 +41,12 @@ class ShardedBuffer:
 
     def can_add(self, n: int) -> bool:
         """Whether every shard lets its part in."""
-        n = check_count("n", n, -WHOLE_BELOW)
+        n = check_count("n", n, -MOST)
         return all(shard.can_add(-(-n // len(self.shards))) for shard in self.shards)
 
     def can_sample(self, n: int) -> bool:
         """Whether every shard lets its part out."""
-        n = check_count("n", n, -WHOLE_BELOW)
+        n = check_count("n", n, -MOST)
         return all(shard.can_sample(n // len(self.shards)) for shard in self.shards)
 
     def add(self, rollouts: Rollouts, *, train_step: int) -> NDArray[np.int64]:
@@ -66,7 +67,7 @@ class ShardedBuffer:
     def sample(self, n: int, *, train_step: int, rng: np.random.Generator) -> Draw:
         """n / T rollouts from each shard. Raises `DataError` when T does not divide n."""
         check_generator(rng)
-        part, rest = divmod(n := check_count("n", n, -WHOLE_BELOW), len(self.shards))
+        part, rest = divmod(n := check_count("n", n, -MOST), len(self.shards))
         if rest:
             raise DataError(f"{len(self.shards)} shards must divide the batch of {n}")
         self.retain(train_step=train_step)

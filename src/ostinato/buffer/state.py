@@ -6,14 +6,15 @@ import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.contents import BOOK, Contents, Index
+from ostinato.buffer.contents import BOOK, Contents
 from ostinato.buffer.payload import HANDLES, Payload
+from ostinato.buffer.sampling.protocol import Indexed, Remembering
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.buffer.table import Table
 from ostinato.buffer.tally import ROWS
@@ -35,17 +36,6 @@ LONGEST_LIST = 64
 COUNTERS = ("added", "first_id", "id_stride", "inserted", "sampled", "train_step")
 
 
-@runtime_checkable
-class Remembers(Protocol):
-    """A sampler, rule or eviction order with state that its columns do not tell."""
-
-    def state_arrays(self) -> dict[str, NDArray[Any]]:
-        """The state as plain arrays."""
-
-    def load_state_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `state_arrays`; `rebuilt` follows. Raises when something is missing."""
-
-
 _OWNERS: WeakValueDictionary[int, Contents] = WeakValueDictionary()
 """Whose the parts are that keep something of their own, by `id`; an owner keeps them alive, so none stands for two."""
 
@@ -55,7 +45,7 @@ def claim(owner: Contents, parts: Iterable[object]) -> None:
 
     Raises `ConfigError` when one of them belongs to another buffer that still lives: both would be told wrong things.
     """
-    kept: list[object] = [part for part in _with_inner(parts) if isinstance(part, (Index, Remembers))]
+    kept: list[object] = [part for part in _with_inner(parts) if isinstance(part, (Indexed, Remembering))]
     for part in kept:
         if id(part) in _OWNERS:
             gc.collect()  # the other one may be waiting for it
@@ -128,7 +118,7 @@ def small_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
     arrays["sources"] = np.array(table.sources, np.str_)
     arrays |= {f"book.{name}": table[name][table.live()] for name in BOOK_TYPES}
     for label, part in _parts(buffer):
-        if isinstance(part, Remembers):
+        if isinstance(part, Remembering):
             arrays |= {f"part.{label}.{name}": array for name, array in part.state_arrays().items()}
     return arrays
 
@@ -214,11 +204,11 @@ def _payload_of(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pay
 
 def _remembered(
     buffer: Keeper, parts: Mapping[str, NDArray[Any]]
-) -> Iterator[tuple[Remembers, dict[str, NDArray[Any]]]]:
+) -> Iterator[tuple[Remembering, dict[str, NDArray[Any]]]]:
     """Sampler, rules and eviction order for which something was saved, and what."""
     for label, part in _parts(buffer):
         own = {k.removeprefix(f"{label}."): v for k, v in parts.items() if k.startswith(f"{label}.")}
-        if isinstance(part, Remembers) and own:
+        if isinstance(part, Remembering) and own:
             yield part, own
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.replay import ReplayBuffer
-from ostinato.buffer.state import BOOK_TYPES, Remembers, _parts
+from ostinato.buffer.sampling.protocol import Remembering
+from ostinato.buffer.state import BOOK_TYPES, _parts
 from ostinato.rollouts import Rollouts, extra_layouts
 
 Int = NDArray[np.int64]
@@ -29,7 +30,7 @@ class Effects:
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer = buffer
         self._left: list[Int] = []
-        self._parts = [(f"part.{label}.", part) for label, part in _parts(buffer) if isinstance(part, Remembers)]
+        self._parts = [(f"part.{label}.", part) for label, part in _parts(buffer) if isinstance(part, Remembering)]
         buffer._contents._indexes += (self,)
 
     def detach(self) -> None:
