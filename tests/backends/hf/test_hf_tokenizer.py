@@ -1,6 +1,6 @@
 import pytest
 import transformers
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ostinato.backends.hf.tokenizer import CHARACTERS, character_tokenizer, decode_text, encode_answer, encode_prompt
@@ -10,6 +10,8 @@ TOKENIZER = character_tokenizer()
 
 
 @given(st.text(alphabet=CHARACTERS, min_size=1))
+@example("<eos>")
+@example("1<pad>2<unk>")
 def test_decode_text_inverts_encode_prompt(text):
     tokens = encode_prompt(TOKENIZER, text)
     assert len(tokens) == len(text)
@@ -20,6 +22,12 @@ def test_character_tokenizer_numbers_special_tokens_then_digits():
     assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id, TOKENIZER.unk_token_id) == (0, 1, 2)
     assert encode_prompt(TOKENIZER, "029=") == [3, 5, 12, TOKENIZER.convert_tokens_to_ids("=")]
     assert len(TOKENIZER) == 3 + 96  # printable ASCII and the newline
+
+
+def test_encode_answer_when_it_names_special_tokens_keeps_them_as_text():
+    tokens = encode_answer(TOKENIZER, "<eos>3")
+    assert tokens.count(TOKENIZER.eos_token_id) == 1 and tokens[-1] == TOKENIZER.eos_token_id
+    assert decode_text(TOKENIZER, tokens) == "<eos>3"
 
 
 def test_encode_answer_ends_with_eos_which_decode_leaves_out():

@@ -36,14 +36,14 @@ def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
     """Token ids of a prompt the model shall answer.
 
     With a chat template the prompt becomes a user message and the assistant's turn is opened; without one it is encoded
-    as it stands, no special tokens added. Raises `DataError` for an empty prompt or characters the tokenizer lacks.
+    as it stands, no special tokens added, nor read into it: "<eos>" is five characters then. Raises `DataError` for
+    an empty prompt or characters the tokenizer lacks.
     """
     if tokenizer.chat_template:
         message = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-    else:
-        text = prompt
-    return _encode(tokenizer, text, prompt)
+        return _encode(tokenizer, text, prompt, special_tokens=True)
+    return _encode(tokenizer, prompt, prompt)
 
 
 def encode_answer(tokenizer: Any, answer: str) -> list[int]:
@@ -62,8 +62,10 @@ def pad_token_id(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
-def _encode(tokenizer: Any, text: str, shown: str) -> list[int]:
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
+def _encode(tokenizer: Any, text: str, shown: str, *, special_tokens: bool = False) -> list[int]:
+    """`special_tokens`: whether the names of special tokens in the text, a template's, stand for them."""
+    split = not special_tokens
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=split)
     if not tokens:
         raise DataError(f"text {shown[:60]!r} has no tokens, expected at least one")
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in tokens:
