@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,10 @@ def child(name: str, profile: str, n: int) -> dict[str, float]:
     contestant = _contestant(name, source, n)
     _run(contestant, source, turnovers=TURNOVERS, arbitrary=name == ARBITRARY)
     contestant.padded(16)
+    tokens = _held_tokens(contestant, source, n)  # may renumber the rows: before what is held is measured
     held = resident_bytes() - before
-    tokens = _held_tokens(contestant, source, n)
     forget_peak()
-    batch_bytes = _batch_bytes(contestant.padded(BATCH))
+    batch = contestant.padded(BATCH)
     peak = peak_resident_bytes() - before
     allocated = contestant.buffer.allocated_bytes if isinstance(contestant, Ostinato) else held
     payload = tokens * PAYLOAD_BYTES_PER_TOKEN
@@ -93,7 +94,7 @@ def child(name: str, profile: str, n: int) -> dict[str, float]:
         "held_tokens": tokens,
         "allocated_over_payload": allocated / payload,
         "peak_over_held_bytes": max(0, peak - held),
-        "batch_bytes": batch_bytes,
+        "batch_bytes": _batch_bytes(batch),
     }
 
 
@@ -129,10 +130,14 @@ def _held_tokens(contestant: Any, source: Source, n: int) -> int:
 
 
 def _batch_bytes(batch: Any) -> int:
-    fields = ("tokens", "loss_mask", "behavior_logprobs", "attention_mask", "mask", "logprobs")
-    get = batch.get if hasattr(batch, "get") else lambda name, missing=None: getattr(batch, name, missing)
-    found = [get(name, None) for name in fields]
-    return sum(int(array.nbytes) for array in found if array is not None)
+    """Memory that the arrays of a batch keep, what several are views of counted once."""
+    parts = batch if isinstance(batch, Mapping) else {f.name: getattr(batch, f.name) for f in fields(batch)}
+    arrays = [array for part in parts.values() for array in (part.values() if isinstance(part, Mapping) else (part,))]
+    owners: dict[int, int] = {}
+    for array in arrays:
+        owner = array if getattr(array, "base", None) is None else array.base
+        owners[id(owner)] = int(getattr(owner, "nbytes", 0))
+    return sum(owners.values())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ class Ragged:
 
 
 Extra = NDArray[Any] | Ragged
+
+LARGEST_ID = np.iinfo(np.int32).max
+"""The largest token id."""
+
 IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 
@@ -82,6 +87,8 @@ def fits(values: NDArray[Any], dtype: Any) -> bool:
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Running sum with a leading 0: where each row of a packed column begins, and where the last ends."""
+    if type(lengths) is list:
+        return np.array([*accumulate(lengths, initial=0)], np.int64)
     offsets = np.empty(len(lengths) + 1, np.int64)
     offsets[0] = 0
     np.add.accumulate(lengths, dtype=np.int64, out=offsets[1:])
@@ -92,7 +99,7 @@ def check_offsets(offsets: NDArray[np.int64], total: int) -> None:
     """Raise `DataError` unless the offsets rise from 0 to `total`, the number of values."""
     if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
         raise DataError(f"offsets are {described(offsets)}, expected int64 (rows + 1,)")
-    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise DataError(f"offsets must rise from 0 to {total}, the number of values, got {offsets[:8]}...")
 
 
@@ -124,19 +131,20 @@ def gather_positions(
     return np.arange(result[-1]) + np.repeat(offsets[rows] - result[:-1], lengths), result
 
 
-def packed_ids(
-    prompts: Sequence[IntRow], completions: Sequence[IntRow], offsets: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """Prompt and completion of every rollout, one after the other: int32. Raises `DataError`, naming the rollout."""
-    rows = [np.asarray(row) for pair in zip(prompts, completions, strict=True) for row in pair]
-    for i, row in enumerate(rows):
+def packed_ids(rows: Sequence[IntRow], lengths: list[int], parts: int) -> NDArray[np.int32]:
+    """Rows of token ids one after the other, `parts` of them a rollout: int32. Raises `DataError`, naming the rollout.
+
+    `lengths`: tokens of each rollout.
+    """
+    arrays = [np.asarray(row) for row in rows]
+    for i, row in enumerate(arrays):
         if (row.dtype != np.int32 and row.dtype.kind not in "iu" and row.size) or row.ndim != 1:
-            raise DataError(f"token ids of rollout {i // 2} are {described(row)}, expected one row of integers")
-    ids = np.concatenate(rows) if rows else np.empty(0, np.int32)
-    if ids.size and not 0 <= ids.min() <= ids.max() <= np.iinfo(np.int32).max:
-        bad = np.flatnonzero((ids < 0) | (ids > np.iinfo(np.int32).max))
-        row = np.searchsorted(offsets, bad[0], "right") - 1
-        raise DataError(f"rollout {row} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
+            raise DataError(f"token ids of rollout {i // parts} are {described(row)}, expected one row of integers")
+    ids = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+    if np.count_nonzero(ids < 0) or (ids.dtype != np.int32 and np.count_nonzero(ids > LARGEST_ID)):
+        bad = np.flatnonzero((ids < 0) | (ids > LARGEST_ID))
+        row_number = np.searchsorted(offsets_of(lengths), bad[0], "right") - 1
+        raise DataError(f"rollout {row_number} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
     return ids.astype(np.int32, copy=False)
 
 
@@ -170,11 +178,45 @@ def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArra
         column.fill(value)
         return column
     given = as_array(value, name)
-    if given.dtype.type is dtype and given.shape == (n,) and given.dtype.isnative:
-        return given.copy()
+    if given.shape == (n,) and given.dtype.isnative:
+        if given.dtype.type is dtype:
+            return given if type(value) is list else given.copy()  # a list has just become an array of its own
+        if given.dtype.type is np.int64 and dtype is np.int32:
+            column = given.astype(np.int32)
+            if not np.count_nonzero(column != given):
+                return column
     if given.shape not in ((), (n,)) or (n and not fits(given, dtype)):
         raise DataError(f"{name} is {described(given)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
     return np.array(np.broadcast_to(given.astype(dtype), (n,)))
+
+
+def row_columns(n: int, given: Mapping[str, Any], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
+    """All row columns of n rollouts: the given ones, see `row_column`, and what stands where nothing is given.
+
+    That is 0; temperature and top_p: 1; group_id: the row number; policy_version_max: policy_version_min.
+    """
+    if not given.keys() <= types.keys():
+        name = next(name for name in given if name not in types)
+        raise DataError(f"unknown rollout column {name!r}, expected one of {sorted(types)}")
+    columns = {
+        name: row_column(name, given[name], dtype, n) if name in given else np.zeros(n, dtype)
+        for name, dtype in types.items()
+    }
+    if "group_id" not in given:
+        columns["group_id"] = np.arange(n)
+    for name in ("temperature", "top_p"):
+        if name not in given:
+            columns[name].fill(1)
+    if "policy_version_min" in given and "policy_version_max" not in given:
+        columns["policy_version_max"] = columns["policy_version_min"].copy()
+    return columns
+
+
+def check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    """Raise `DataError` unless the column is an array of this dtype and shape."""
+    good = isinstance(column, np.ndarray) and column.shape == shape
+    if not good or (column.dtype.type is not dtype and column.dtype != dtype) or not column.dtype.isnative:
+        raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")
 
 
 def check_extra(name: str, column: Any, n: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ostinato.ragged import (
     IntRow,
     Ragged,
     after_zeros,
+    check_column,
     check_extra,
     check_offsets,
     concatenate_extra,
@@ -31,7 +33,7 @@ from ostinato.ragged import (
     offsets_of,
     packed_ids,
     row_bounds,
-    row_column,
+    row_columns,
     row_numbers,
 )
 
@@ -57,8 +59,6 @@ ROW_COLUMNS: dict[str, type[np.generic]] = {
     "top_k": np.int32,
     "source": np.str_,
 }
-
-_NATIVE = {name: np.dtype(dtype) for name, dtype in {**TOKEN_COLUMNS, **ROW_COLUMNS}.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +107,17 @@ class Rollouts:
         check_offsets(self.offsets, len(self.tokens))
         n, total = len(self.offsets) - 1, len(self.tokens)
         for name, dtype in TOKEN_COLUMNS.items():
-            _check_column(name, getattr(self, name), dtype, (total,))
+            check_column(name, getattr(self, name), dtype, (total,))
         for name, dtype in ROW_COLUMNS.items():
-            _check_column(name, getattr(self, name), dtype, (n,))
+            check_column(name, getattr(self, name), dtype, (n,))
         for name, column in self.extras.items():
             check_extra(name, column, n)
         self.check_prompts()
 
     def check_prompts(self) -> None:
         """Raise `DataError` unless every prompt lies within its rollout."""
-        if np.minimum(self.lengths - self.prompt_length, self.prompt_length).min(initial=0) < 0:
+        behind = self.lengths - self.prompt_length
+        if np.count_nonzero((behind | self.prompt_length) < 0):  # whose sign bit is that of the smaller one
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
     @classmethod
@@ -129,11 +130,7 @@ class Rollouts:
 
     @classmethod
     def from_completions(
-        cls,
-        prompts: Sequence[IntRow],
-        completions: Sequence[IntRow],
-        logprobs: Sequence[Sequence[float] | NDArray[np.floating[Any]]],
-        **columns: Any,
+        cls, prompts: Sequence[IntRow], completions: Sequence[IntRow], logprobs: Sequence[Any], **columns: Any
     ) -> Rollouts:
         """Pack n (prompt, completion, log-probs of the completion) triples given as token ids.
 
@@ -149,26 +146,22 @@ class Rollouts:
         for i, (row, length) in enumerate(zip(logprobs, behind, strict=True)):
             if len(row) != length:
                 raise DataError(f"rollout {i} has {length} completion tokens but {len(row)} log-probs")
-        lengths = np.array([before, behind], np.int64)
-        offsets = offsets_of(lengths.sum(0))
-        extras = columns.pop("extras", {})
+        lengths = [*map(int.__add__, before, behind)]
+        extras, given = columns.pop("extras", {}), {"prompt_length": before, "prompt_id": 0, **columns}
         for name, column in extras.items():
             check_extra(name, column, n)
-        tokens = packed_ids(prompts, completions, offsets)
-        if "prompt_id" not in columns:
-            columns["prompt_id"] = content_ids(
-                [tokens[a : a + count] for a, count in zip(offsets[:-1].tolist(), before, strict=True)]
-            )
         rollouts = cls.trusted(
-            tokens=tokens,
-            loss_mask=np.repeat(np.arange(2 * n) % 2 == 1, lengths.T.reshape(-1)),
+            tokens=packed_ids([*chain.from_iterable(zip(prompts, completions, strict=True))], lengths, parts=2),
+            loss_mask=np.repeat(np.arange(2 * n) % 2 == 1, np.array([before, behind], np.int64).T.reshape(-1)),
             behavior_logprobs=after_zeros(before, logprobs),
-            offsets=offsets,
-            **_row_columns(n, {"prompt_length": lengths[0].astype(np.int32)} | columns),
+            offsets=offsets_of(lengths),
+            **row_columns(n, given, ROW_COLUMNS),
             extras=extras,
         )
         if "prompt_length" in columns:
             rollouts.check_prompts()
+        if "prompt_id" not in columns:
+            rollouts.prompt_id[:] = content_ids([*map(rollouts.prompt, range(n))])
         return rollouts
 
     def __len__(self) -> int:
@@ -235,33 +228,11 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     for part in parts:
         if extra_layouts(part) != first:
             raise DataError(f"rollouts to concatenate must share their extra columns: {extra_layouts(part)}, {first}")
-    lengths = np.concatenate([part.lengths for part in parts])
     return Rollouts(
-        offsets=offsets_of(lengths),
+        offsets=offsets_of(np.concatenate([part.lengths for part in parts])),
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)},
         extras={name: concatenate_extra([part.extras[name] for part in parts]) for name in first},
     )
-
-
-def _row_columns(n: int, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    for name in given:
-        if name not in ROW_COLUMNS:
-            raise DataError(f"unknown rollout column {name!r}, expected one of {sorted(ROW_COLUMNS)}")
-    columns = {name: np.zeros(n, dtype) for name, dtype in ROW_COLUMNS.items() if name not in given}
-    for name, default in (("group_id", np.arange(n)), ("temperature", 1), ("top_p", 1)):
-        if name in columns:
-            columns[name][:] = default
-    if "policy_version_max" in columns and "policy_version_min" in given:
-        given = {**given, "policy_version_max": given["policy_version_min"]}
-    return columns | {name: row_column(name, value, ROW_COLUMNS[name], n) for name, value in given.items()}
-
-
-def _check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
-    if type(column) is np.ndarray and column.dtype is _NATIVE[name] and column.shape == shape:
-        return
-    good = isinstance(column, np.ndarray) and column.shape == shape
-    if not good or (column.dtype.type is not dtype and column.dtype != dtype) or not column.dtype.isnative:
-        raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")
 
 
 def extra_layouts(rollouts: Rollouts) -> dict[str, str]:

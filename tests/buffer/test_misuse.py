@@ -87,7 +87,7 @@ def test_prompt_id_when_left_out_tells_prompts_apart() -> None:
 def test_score_when_every_rollout_is_its_own_group_warns() -> None:
     with pytest.warns(RuntimeWarning, match="each of the 4 rollouts is a group of its own, so every advantage is 0"):
         assert score_group(plain(4), [0.0, 1.0, 0.0, 1.0]).advantage.tolist() == [0.0] * 4
-    assert score_group(plain(4, group_id=3), [0.0, 1.0, 0.0, 1.0]).advantage.any()
+    assert score_group(plain(4, group_id=3, prompt_id=5), [0.0, 1.0, 0.0, 1.0]).advantage.any()
 
 
 def test_logprobs_when_a_tensor_cannot_be_read_say_what_to_do() -> None:

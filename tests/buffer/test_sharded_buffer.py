@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ostinato.buffer import Oldest, ReplayBuffer, ShardedBuffer
+from ostinato.buffer import Oldest, Prioritized, ReplayBuffer, ShardedBuffer
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
@@ -86,3 +86,34 @@ def test_state_when_of_other_shards_is_refused_and_changes_nothing() -> None:
     assert [shard.columns["reward"].tolist() for shard in two.shards] == [[0.0, 2.0], [1.0, 3.0]]
     with pytest.raises(ConfigError, match="at least one shard"):
         ShardedBuffer([])
+
+
+def test_rollouts_when_removed_by_id_leave_their_own_shard_and_are_counted() -> None:
+    store = sharded(3, 8)
+    store.add(rewards(0, 20), train_step=0)
+    store.sample(3, train_step=0, rng=np.random.default_rng(0))
+    assert store.remove(np.array([0, 4, 5, 4, 100, -1])) == 3
+    held = [sorted(shard.columns["rollout_id"].tolist()) for shard in store.shards]
+    assert held == [[3, 6, 9, 12, 15, 18], [1, 7, 10, 13, 16, 19], [2, 8, 11, 14, 17]]
+    assert len(store.departures()) == 3 and store.remove([]) == 0
+
+
+def test_priorities_when_written_by_id_reach_their_own_shard() -> None:
+    store = ShardedBuffer([ReplayBuffer(8, first_id=i, id_stride=2, sampler=Prioritized()) for i in range(2)])
+    store.add(rewards(0, 8), train_step=0)
+    assert store.update_priorities(np.array([5, 2, 5, 99]), np.array([1.0, 4.0, 3.0, 9.0])) == 3
+    assert [shard.columns["priority"].tolist() for shard in store.shards] == [[1, 4, 1, 1], [1, 1, 3, 1]]
+    with pytest.raises(DataError, match="priority of rollout id 3 is -1"):
+        store.update_priorities([2, 3], [7.0, -1.0])
+    assert store.shards[0].columns["priority"].tolist() == [1, 4, 1, 1]
+
+
+def test_metrics_when_asked_are_of_all_that_the_shards_hold() -> None:
+    store = sharded(2, 8)
+    assert store.metrics()["correct_fraction"] == 0 == store.metrics()["size"]
+    store.add(rewards(0, 7), train_step=0)  # rewards 0, 2, 4, 6 and 1, 3, 5
+    store.sample(4, train_step=5, rng=np.random.default_rng(0))
+    metrics = store.metrics()
+    assert metrics["size"] == 7 and metrics["correct_fraction"] == pytest.approx(6 / 7)
+    assert metrics["staleness"] == 5
+    assert metrics["bytes"] == sum(shard.nbytes for shard in store.shards)

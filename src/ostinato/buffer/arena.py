@@ -8,7 +8,7 @@ retention), and within a quarter of it when they leave in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.kernels import Blocks, Kernels, item_bytes
+from ostinato.buffer.slabs import new_spans, sums_by_slab, worst_slab
 
 SLABS = 128
 """Slabs aimed at: what stands empty at the ends of open ones is about 1/128 of the whole."""
@@ -37,8 +38,7 @@ class Arena:
         self._kernels = kernels
         self.blocks = {name: Blocks(item_bytes(*column)) for name, column in self._columns.items()}
         self.item_bytes = sum(blocks.item_bytes for blocks in self.blocks.values())
-        self.spans = np.zeros((3, 16), np.int64)  # slab, start, length by handle; slab -1: free
-        self.spans[0] = -1
+        self.spans = new_spans(16)  # slab, start, length by handle; slab -1: free
         self._free: list[NDArray[np.int64]] = []
         self._handles = 0
         self._size, self._used, self._alive, self._touched = (list[int]() for _ in range(4))  # items, clock, by slab
@@ -50,6 +50,7 @@ class Arena:
         self.live_items = 0
         self._used_items = 0  # with holes
         self._held_items = 0  # with what stands empty behind
+        self._expected = 0  # items of spans that are to come all at once
 
     @property
     def live_bytes(self) -> int:
@@ -70,30 +71,43 @@ class Arena:
         lengths: NDArray[np.int64] = self.spans[2, handles]
         return lengths
 
+    @property
+    def gap(self) -> tuple[int, int, int]:
+        """The open slab, the place in it where the next span goes, and the room behind it; -1, 0, -1: none is open."""
+        slab = self._open[0]
+        return (slab, self._used[slab], self._size[slab] - self._used[slab]) if slab >= 0 else (-1, 0, -1)
+
     def put(
         self, sources: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Copy n spans of C-contiguous arrays in; returns their handles, int64 (n,)."""
-        handles, slab = self._new_handles(len(lengths)), self._open[0]
+        handles = self.new_handles(len(lengths))
         items = -1
-        if slab >= 0:
-            place, room = self._used[slab], self._size[slab] - self._used[slab]
-            items = self._kernels.enter(self, handles, sources, starts, lengths, slab, place, room)
+        if self._open[0] >= 0:
+            items = self._kernels.enter(self, handles, sources, starts, lengths, *self.gap)
         if items < 0:
             items = self._place_new(handles, lengths)
             for name in self.blocks:
                 self._kernels.put(self, name, handles, sources[name], starts)
+            self._count(items)
+            self._tidy()
         else:
-            self._fill(slab, items)
+            self.filled(items)
+        return handles
+
+    def filled(self, items: int) -> None:
+        """Items have come to the open slab, where the gap was."""
+        self._fill(self._open[0], items)
         self._count(items)
         self._tidy()
-        return handles
 
     def reserve(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[NDArray[Any]]]]:
         """Room for n spans one after the other: their handles, and by column the memory that the caller fills."""
-        handles = self._new_handles(len(lengths))
+        handles = self.new_handles(len(lengths))
+        self._expected = int(lengths.sum())
         self._count(self._place_new(handles, lengths))
-        slabs, places, _ = self.spans[:, handles]
+        self._expected = 0
+        slabs, places, _ = self.spans[:3, handles]
         filled = np.flatnonzero(lengths)
         slabs, places, ends = slabs[filled], places[filled], (places + lengths)[filled]
         cuts = [0, *(np.flatnonzero(np.diff(slabs)) + 1).tolist(), len(filled)]
@@ -109,7 +123,7 @@ class Arena:
 
     def view(self, name: str, handle: int) -> NDArray[Any]:
         """Column `name` of one span, in place: valid until the next change."""
-        slab, start, length = self.spans[:, handle].tolist()
+        slab, start, length = self.spans[:3, handle].tolist()
         if not length:
             return np.empty((0, *self._columns[name][1]), self._columns[name][0])
         array: Any = self.blocks[name].arrays[slab]
@@ -121,17 +135,47 @@ class Arena:
             return
         slab, total = self._kernels.leave(self, handles)
         if slab >= 0:  # neighbors leave together
-            self._free.append(handles)
-            self._thin(slab, total)
+            self.unused(handles)
+            self.thin(slab, total)
             return
         handles = handles[handles >= 0]
         if not len(handles):
             return
         self._free.append(handles)
-        slabs, _, lengths = self.spans[:, handles]
+        slabs, _, lengths = self.spans[:3, handles]
         self.spans[0, handles] = -1
-        for slab, length in _sums(slabs, lengths):
-            self._thin(slab, length)
+        for slab, length in sums_by_slab(slabs, lengths):
+            self.thin(slab, length)
+
+    def unused(self, handles: NDArray[np.int64]) -> None:
+        """Handles that have no span may be given to others."""
+        self._free.append(handles)
+
+    def thin(self, slab: int, items: int) -> None:
+        """Items of a slab have left."""
+        self._alive[slab] -= items
+        self.live_items -= items
+        self._touched[slab] = self._clock
+        if not self._alive[slab]:
+            self._drop(slab)
+
+    def new_handles(self, n: int) -> NDArray[np.int64]:
+        """Handles for n new spans."""
+        parts, wanted = [], n
+        while wanted and self._free:
+            last = self._free.pop()
+            parts.append(last[:wanted])
+            if len(last) > wanted:
+                self._free.append(last[wanted:])
+            wanted -= len(parts[-1])
+        if wanted:
+            if self._handles + wanted > self.spans.shape[1]:
+                grown = new_spans(int(1.25 * (self._handles + wanted)))
+                grown[:, : self._handles] = self.spans[:, : self._handles]
+                self.spans = grown
+            parts.append(np.arange(self._handles, self._handles + wanted))
+            self._handles += wanted
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
     # ---------------------------------------------------------------- slabs
 
@@ -177,10 +221,12 @@ class Arena:
         if closed >= 0 and self._alive[closed] == 0:
             self._open[kind] = -1
             self._drop(closed)
-        aim = min(max(self._held_items * self.item_bytes // SLABS, LEAST_SLAB_BYTES), LARGEST_SLAB_BYTES)
+        aim = min(
+            max(max(self._held_items, self._expected) * self.item_bytes // SLABS, LEAST_SLAB_BYTES), LARGEST_SLAB_BYTES
+        )
         wanted = max(at_least, aim // max(self.item_bytes, 1), 1)
         for slab in self._spare:
-            if wanted <= self._size[slab] <= 2 * wanted:
+            if max(at_least, 3 * wanted // 4) <= self._size[slab] <= 2 * wanted:  # memory that is mapped already
                 self._spare.remove(slab)
                 break
         else:
@@ -202,14 +248,6 @@ class Arena:
         self._held_items += items
         self._largest = max(self._largest, items)
         return slab
-
-    def _thin(self, slab: int, items: int) -> None:
-        """Items of a slab have left."""
-        self._alive[slab] -= items
-        self.live_items -= items
-        self._touched[slab] = self._clock
-        if not self._alive[slab]:
-            self._drop(slab)
 
     def _drop(self, slab: int) -> None:
         """An empty slab: begin anew when it is open, keep one spare, give the rest back."""
@@ -246,49 +284,17 @@ class Arena:
     def _worst(self, *, hard: bool) -> int | None:
         """The closed slab to empty: the emptiest, or, while it may wait, the one whose holes have stopped growing."""
         used, alive, touched = (np.array(by_slab, np.int64) for by_slab in (self._used, self._alive, self._touched))
-        share = alive / np.maximum(used, 1)
-        share[[slab for slab in self._open if slab >= 0]] = 1
-        age = 1 if hard else self._clock - touched
-        gain = np.where((used == 0) | (share > 0.97), -1.0, age * (1 - share) / (1 + share))
-        best = int(gain.argmax())
-        return best if gain[best] > 0 else None
+        open_slabs = [slab for slab in self._open if slab >= 0]
+        return worst_slab(used, alive, touched, self._clock, open_slabs, hard=hard)
 
     def _empty(self, slab: int) -> None:
         handles = np.flatnonzero(self.spans[0, : self._handles] == slab)
         order = np.argsort(self.spans[1, handles], kind="stable")
         handles = handles[order]
-        of_slab, of_start, lengths = self.spans[:, handles]
+        of_slab, of_start, lengths = self.spans[:3, handles]
         slabs, places = self._place(lengths, 1)
         for blocks in self.blocks.values():
             self._kernels.copy(blocks, slabs, places, blocks, of_slab, of_start, lengths)
         self.spans[0, handles], self.spans[1, handles] = slabs, places
         self._alive[slab] = 0
         self._drop(slab)
-
-    def _new_handles(self, n: int) -> NDArray[np.int64]:
-        parts, wanted = [], n
-        while wanted and self._free:
-            last = self._free.pop()
-            parts.append(last[:wanted])
-            if len(last) > wanted:
-                self._free.append(last[wanted:])
-            wanted -= len(parts[-1])
-        if wanted:
-            if self._handles + wanted > self.spans.shape[1]:
-                grown = np.full((3, int(1.25 * (self._handles + wanted))), -1, np.int64)
-                grown[:, : self._handles] = self.spans[:, : self._handles]
-                self.spans = grown
-            parts.append(np.arange(self._handles, self._handles + wanted))
-            self._handles += wanted
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _sums(slabs: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Each slab that occurs, and the sum of its lengths."""
-    order = slabs.argsort(kind="stable")
-    ordered, ends = slabs[order], lengths[order].cumsum()
-    cuts = [*np.flatnonzero(np.diff(ordered)).tolist(), len(slabs) - 1]
-    before = 0
-    for cut in cuts:
-        yield int(ordered[cut]), int(ends[cut]) - before
-        before = int(ends[cut])

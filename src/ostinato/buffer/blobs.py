@@ -25,7 +25,8 @@ class Blobs:
         self.dtype, self.shape = np.dtype(dtype), shape
         self._kernels = kernels
         self.arena = Arena({COLUMN: (dtype, shape)}, kernels)
-        self._counts = np.zeros(16, np.int64)  # by handle
+        self.users = np.zeros(16, np.int64)
+        """Rows that use each value, by handle."""
         self._keys = np.zeros(16, np.int64)  # by handle
         self._known: dict[int, int] = {}  # key to handle
         self.shared = 0
@@ -39,7 +40,7 @@ class Blobs:
     @property
     def allocated_bytes(self) -> int:
         """Bytes of memory taken; about 100 a value for finding it again."""
-        return self.arena.allocated_bytes + self._counts.nbytes + self._keys.nbytes + 100 * len(self._known)
+        return self.arena.allocated_bytes + self.users.nbytes + self._keys.nbytes + 100 * len(self._known)
 
     def put(self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copy or find n >= 1 rows of a C-contiguous array; returns their handles, int64 (n,), (1,): all the same."""
@@ -50,8 +51,12 @@ class Blobs:
         key, handle = self._find(content, length)
         handles = np.array([handle]) if handle >= 0 else self._store(values, starts[:1], lengths[:1], [key])
         self.shared += n if handle >= 0 else n - 1
-        self._counts[handles[0]] += n
+        self.users[handles[0]] += n
         return handles
+
+    def known(self, values: NDArray[Any], length: int) -> int:
+        """The handle of what stands first in an array, so many items, -1 when it is not there."""
+        return self._find(self._content(values, 0, length), length)[1]
 
     def _put_various(
         self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
@@ -78,7 +83,7 @@ class Blobs:
             fresh = self._store(values, starts[new], lengths[new], keys)
             result[~old] = fresh[result[~old]]
         result[old] = -1 - result[old]
-        np.add.at(self._counts, result, 1)
+        np.add.at(self.users, result, 1)
         return result
 
     def _content(self, values: NDArray[Any], start: int, length: int) -> bytes:
@@ -97,11 +102,11 @@ class Blobs:
         self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], keys: list[int]
     ) -> NDArray[np.int64]:
         handles = self.arena.put({COLUMN: values}, starts, lengths)
-        if len(self._counts) < self.arena.spans.shape[1]:
+        if len(self.users) < self.arena.spans.shape[1]:
             grown = np.zeros((2, self.arena.spans.shape[1]), np.int64)
-            grown[:, : len(self._counts)] = self._counts, self._keys
-            self._counts, self._keys = grown
-        self._counts[handles], self._keys[handles] = 0, keys
+            grown[:, : len(self.users)] = self.users, self._keys
+            self.users, self._keys = grown
+        self.users[handles], self._keys[handles] = 0, keys
         for key, handle in zip(keys, handles.tolist(), strict=True):
             if key:
                 self._known[key] = handle
@@ -115,17 +120,18 @@ class Blobs:
         When it is filled, `register` makes the values known to rows that come later.
         """
         handles, memory = self.arena.reserve(lengths)
-        if len(handles) > len(self._counts):
-            self._counts, self._keys = (np.zeros(int(1.25 * len(handles)), np.int64) for _ in range(2))
-        self._counts[:] = 0
-        np.add.at(self._counts, handles[index], 1)
+        if len(handles) > len(self.users):
+            self.users, self._keys = (np.zeros(int(1.25 * len(handles)), np.int64) for _ in range(2))
+        self.users[:] = 0
+        np.add.at(self.users, handles[index], 1)
         return handles[index], memory[COLUMN]
 
     def register(self, handles: NDArray[np.int64]) -> None:
         """Find these values again when they come again."""
-        for handle in np.unique(handles).tolist():
+        used = np.unique(handles)
+        for handle, length in zip(used.tolist(), self.arena.lengths(used).tolist(), strict=True):
             content = self.arena.view(COLUMN, handle).tobytes()
-            key = _key(content, int(self.arena.lengths(np.array([handle]))[0]))
+            key = _key(content, length)
             if key and key not in self._known:
                 self._known[key] = handle
                 self._keys[handle] = key
@@ -136,17 +142,21 @@ class Blobs:
             return
         first = handles[0]
         if first >= 0 and all_the_same(handles):  # rows of one group leave together
-            self._counts[first] -= len(handles)
-            gone = handles[: not self._counts[first]]
+            self.users[first] -= len(handles)
+            gone = handles[: not self.users[first]]
         else:
             handles = handles[handles >= 0]
-            np.subtract.at(self._counts, handles, 1)
-            gone = np.unique(handles[self._counts[handles] == 0])
+            np.subtract.at(self.users, handles, 1)
+            gone = np.unique(handles[self.users[handles] == 0])
         if len(gone):
-            for key in self._keys[gone].tolist():
-                if key:
-                    del self._known[key]
-            self.arena.release(gone)
+            self.forget(gone)
+
+    def forget(self, handles: NDArray[np.int64]) -> None:
+        """Let values go that nobody uses any more."""
+        for key in self._keys[handles].tolist():
+            if key:
+                del self._known[key]
+        self.arena.release(handles)
 
 
 def _key(content: bytes, length: int) -> int:

@@ -14,11 +14,14 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-AHEAD, LINE = 2, 64
+AHEAD, LINE = 3, 64
 """Spans fetched ahead of the one being copied, and bytes of a cache line."""
 
-WORTH_FETCHING, MOST_FETCHED = 1024, 2048
+WORTH_FETCHING, MOST_FETCHED = 1024, 4096
 """Bytes of a mean span from which on fetching ahead pays, and bytes of a span fetched."""
+
+NARROW = 1024
+"""Tokens of a padded row up to which it is filled as a whole: in fewer calls, and the cache holds it."""
 
 
 _intrinsic: Any = intrinsic  # it has no types
@@ -103,8 +106,9 @@ def has_byte(typing: Any, address: Any, count: Any, value: Any) -> Any:
 
 _I = types.int64
 _COLUMN = types.Array(_I, 1, "A", readonly=True)
-_TABLE = types.Array(_I, 2, "C")
+_TABLE = types.Array(_I, 2, "F")
 _TOKENS = [types.Array(dtype, 1, "C") for dtype in (types.int32, types.float32, types.boolean)]
+_TOKEN = types.int32
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _compiled: Any = {"nogil": True, "cache": True}
 
@@ -181,8 +185,28 @@ def leave(spans: Any, handles: Any) -> tuple[int, int]:
     return slab, total
 
 
+@numba.njit(types.void(_I, _I, _I), **_compiled)
+def _fetch(one: int, other: int, items: int) -> None:
+    """Have the first of so many items of 4 bytes fetched at two addresses."""
+    for at in range(0, min(4 * items, MOST_FETCHED), LINE):
+        prefetch(one + at)
+        prefetch(other + at)
+
+
+@numba.njit(types.UniTuple(types.Array(_I, 1, "C"), 2)(_COLUMN, _TABLE, _COLUMN), **_compiled)
+def _located(handles: Any, spans: Any, base: Any) -> tuple[Any, Any]:
+    """Addresses and lengths of spans of items of 4 bytes."""
+    addresses, lengths = np.empty(len(handles), np.int64), np.empty(len(handles), np.int64)
+    for i in range(len(handles)):
+        h = handles[i]
+        addresses[i], lengths[i] = base[spans[0, h]] + 4 * spans[1, h], spans[2, h]
+    return addresses, lengths
+
+
 @numba.njit(
-    types.void(*_TOKENS, *[_COLUMN] * 2, _TABLE, *[_COLUMN] * 3, _TABLE, *[_COLUMN] * 2, _TABLE, _COLUMN, _I, _I),
+    types.void(
+        *_TOKENS, *[_COLUMN] * 2, _TABLE, *[_COLUMN] * 3, _TABLE, *[_COLUMN] * 2, _TABLE, _COLUMN, _I, _TOKEN, _I, _I
+    ),
     **_compiled,
 )
 def get_tokens(
@@ -200,47 +224,48 @@ def get_tokens(
     prompt_handles: Any,
     prompt_spans: Any,
     prompt_base: Any,
+    width: int,
+    token: int,
     first: int,
     last: int,
 ) -> None:
-    """Copy rollouts `first` to `last` - 1: the prompt, whose mask and log-probs are 0, and what follows it."""
+    """Copy rollouts `first` to `last` - 1: the prompt, whose mask and log-probs are 0, and what follows it.
+
+    `width`: each to a row of so many tokens, from `starts` in it on, `token` and 0 beside it; 0: to `starts`.
+    """
     tokens, logprobs = np.int64(out_tokens.ctypes.data), np.int64(out_logprobs.ctypes.data)
-    mask = np.int64(out_mask.ctypes.data)
-    total = 0
-    for i in range(first, last):
-        total += spans[2, handles[i]]
-    far = total * 4 > WORTH_FETCHING * (last - first)
-    for i in range(first, last):
-        if far and i + AHEAD < last:
-            h = handles[i + AHEAD]
-            block, place, count = spans[0, h], spans[1, h], spans[2, h]
-            for at in range(0, min(4 * count, MOST_FETCHED), LINE):
-                prefetch(token_base[block] + 4 * place + at)
-                prefetch(logprob_base[block] + 4 * place + at)
-        p, m, h, to = prompt_handles[i], mask_handles[i], handles[i], starts[i]
-        prompt = prompt_spans[2, p]
-        memcpy(tokens + 4 * to, prompt_base[prompt_spans[0, p]] + 4 * prompt_spans[1, p], 4 * prompt)
-        memset(logprobs + 4 * to, 4 * prompt, 0)
-        memset(mask + to, prompt, 0)
-        to += prompt
-        block, place, count = spans[0, h], spans[1, h], spans[2, h]
-        memcpy(tokens + 4 * to, token_base[block] + 4 * place, 4 * count)
-        memcpy(logprobs + 4 * to, logprob_base[block] + 4 * place, 4 * count)
-        if m < 0:
-            memset(mask + to, count, 1)
+    mask, n = np.int64(out_mask.ctypes.data), last - first
+    of_tokens, counts = _located(handles[first:last], spans, token_base)
+    of_logprobs, _ = _located(handles[first:last], spans, logprob_base)
+    of_prompts, prompts = _located(prompt_handles[first:last], prompt_spans, prompt_base)
+    ahead = AHEAD if counts.sum() * 4 > WORTH_FETCHING * n else n
+    for j in range(n):
+        if j + ahead < n:
+            _fetch(of_tokens[j + ahead], of_logprobs[j + ahead], counts[j + ahead])
+            _fetch(of_prompts[j + ahead], of_prompts[j + ahead], prompts[j + ahead])
+        i = first + j
+        m, begin, count, prompt = mask_handles[i], width * i, counts[j], prompts[j]
+        to = begin + starts[i]
+        behind, stop = to + prompt, begin + width
+        left, right, zeros = to, behind + count, behind  # where it is no longer or again padded, and 0
+        if width == 0:
+            begin, stop = to, right
+        elif width <= NARROW:
+            left, right, zeros = stop, stop, stop
+        if token:
+            out_tokens[begin:left] = token
+            out_tokens[right:stop] = token
         else:
-            memcpy(mask + to, mask_base[mask_spans[0, m]] + mask_spans[1, m], count)
-
-
-@numba.njit(types.void(types.Array(types.int32, 2, "C"), _I, _I, _COLUMN, _COLUMN, types.int32, _I, _I), **_compiled)
-def pad(tokens: Any, logprobs: int, mask: int, starts: Any, lengths: Any, token: int, first: int, last: int) -> None:
-    """Fill what stands before and behind rows `first` to `last` - 1 of arrays (n, width)."""
-    width = tokens.shape[1]
-    for i in range(first, last):
-        begin, end = starts[i], starts[i] + lengths[i]
-        tokens[i, :begin] = token
-        tokens[i, end:] = token
-        memset(logprobs + 4 * width * i, 4 * begin, 0)
-        memset(logprobs + 4 * (width * i + end), 4 * (width - end), 0)
-        memset(mask + width * i, begin, 0)
-        memset(mask + width * i + end, width - end, 0)
+            memset(tokens + 4 * begin, 4 * (left - begin), 0)
+            memset(tokens + 4 * right, 4 * (stop - right), 0)
+        memset(logprobs + 4 * begin, 4 * (zeros - begin), 0)
+        memset(logprobs + 4 * right, 4 * (stop - right), 0)
+        memset(mask + begin, zeros - begin, 0)
+        memset(mask + right, stop - right, 0)
+        memcpy(tokens + 4 * to, of_prompts[j], 4 * prompt)
+        memcpy(tokens + 4 * behind, of_tokens[j], 4 * count)
+        memcpy(logprobs + 4 * behind, of_logprobs[j], 4 * count)
+        if m < 0:
+            memset(mask + behind, count, 1)
+        else:
+            memcpy(mask + behind, mask_base[mask_spans[0, m]] + mask_spans[1, m], count)

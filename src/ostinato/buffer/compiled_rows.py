@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numba.core import types
 
-from ostinato.buffer.compiled import has_byte, same_bytes
+from ostinato.buffer.compiled import has_byte, prefetch, same_bytes
 from ostinato.buffer.tally import CORRECT, INFORMATIVE, MASKED, NEW, PLAIN, REPEATS, SINCE, STALENESS, WHOLE
 
 IN_THIS_DRAW = -2
@@ -27,14 +27,42 @@ _BITS8, _BITS32 = (types.Array(dtype, 1, "C", readonly=True) for dtype in (types
 _OUT, _OUT32 = types.Array(_I, 1, "C"), types.Array(types.int32, 1, "C")
 _COUNTS = types.Array(types.int32, 1, "A", readonly=True)
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_BLOCKS = [types.Array(dtype, 2, "C") for dtype in (_I, types.float64, types.int32, types.float32, types.boolean)]
+_KINDS: Any = (_I, _I, types.float64, types.int32, types.float32, types.boolean)
+_ORDERS: Any = "CFFFFC"
+_DRAWN = [types.Array(dtype, 2, "C") for dtype in _KINDS]
+BLOCKS: list[types.Type] = [types.Array(dtype, 2, order) for dtype, order in zip(_KINDS, _ORDERS, strict=True)]
 _GIVEN: list[Any] = [_COUNTS, *[_COLUMN] * 2, *[_NUMBERS] * 4, *[_COLUMN] * 3, _FLAGS, *[_FLOATS] * 2, _COUNTS]
 _compiled: Any = {"nogil": True, "cache": True}
 
+APPENDED: list[types.Type] = [
+    _I,
+    _COLUMN,
+    *BLOCKS,
+    *_GIVEN,
+    _COLUMN,
+    _COLUMN,
+    _I,
+    types.float64,
+    types.int32,
+    types.int32,
+]
+"""Types of what `append` is given."""
 
-@numba.njit([types.void(_COLUMN, block, block) for block in _BLOCKS], **_compiled)
+
+@numba.njit([types.void(_COLUMN, block) for block in BLOCKS], **_compiled)
+def _fetch(rows: Any, block: Any) -> None:
+    """Have the rows of a block fetched, many at once: one after the other they would wait for memory each."""
+    begin, last = np.int64(block.ctypes.data), block.shape[0] - 1
+    down, along = block.strides
+    for i in range(len(rows)):
+        for c in range(0, last + 1, last if down < along and last > 0 else 1):
+            prefetch(begin + rows[i] * along + c * down)
+
+
+@numba.njit([types.void(_COLUMN, block, out) for block, out in zip(BLOCKS, _DRAWN, strict=True)], **_compiled)
 def _gather(rows: Any, block: Any, out: Any) -> None:
     """Rows of all columns of a block."""
+    _fetch(rows, block)
     for c in range(block.shape[0]):
         for i in range(len(rows)):
             out[c, i] = block[c, rows[i]]
@@ -43,8 +71,8 @@ def _gather(rows: Any, block: Any, out: Any) -> None:
 @numba.njit(
     types.boolean(
         _COLUMN,
-        *_BLOCKS,
-        *_BLOCKS,
+        *BLOCKS,
+        *_DRAWN,
         _COLUMN,
         _I,
         types.float64,
@@ -56,11 +84,13 @@ def _gather(rows: Any, block: Any, out: Any) -> None:
 )
 def draw(
     rows: Any,
+    ages: Any,
     integers: Any,
     numbers: Any,
     counts: Any,
     settings: Any,
     flags: Any,
+    drawn_ages: Any,
     drawn_integers: Any,
     drawn_numbers: Any,
     drawn_counts: Any,
@@ -75,9 +105,11 @@ def draw(
 ) -> bool:
     """See `Kernels.draw`; `places`: where the columns it reads or writes stand in their blocks. False: a dead row."""
     uses, last_use, version, inserted, reward, deviation, source, alive = places
+    _fetch(rows, flags)
     for i in range(len(rows)):
         if rows[i] < 0 or rows[i] >= flags.shape[1] or not flags[alive, rows[i]]:
             return False
+    _gather(rows, ages, drawn_ages)
     _gather(rows, integers, drawn_integers)
     _gather(rows, numbers, drawn_numbers)
     _gather(rows, counts, drawn_counts)
@@ -98,8 +130,8 @@ def draw(
             about[1, i] = train_step - last
             sums[SINCE] += train_step - last
         integers[last_use, r] = IN_THIS_DRAW
-        about[2, i] = train_step - drawn_integers[version, i]
-        about[3, i] = train_step - drawn_integers[inserted, i]
+        about[2, i] = train_step - drawn_ages[version, i]
+        about[3, i] = train_step - drawn_ages[inserted, i]
         sums[STALENESS] += about[2, i]
         sums[CORRECT] += drawn_numbers[reward, i] > correct_above
         sums[INFORMATIVE] += drawn_numbers[deviation, i] > 0
@@ -162,13 +194,11 @@ def inspect(
     return greatest
 
 
-@numba.njit(
-    types.void(_I, _COLUMN, *_BLOCKS, *_GIVEN, _COLUMN, _COLUMN, _I, types.float64, types.int32, types.int32),
-    **_compiled,
-)
+@numba.njit(types.void(*APPENDED), **_compiled)
 def append(
     start: int,
     places: Any,
+    ages: Any,
     integers: Any,
     numbers: Any,
     counts: Any,
@@ -204,19 +234,19 @@ def append(
         integers[p[1], row], integers[p[2], row] = prompt_id[i], group_id[i]
         numbers[p[3], row], numbers[p[4], row] = reward[i], mean[i]
         numbers[p[5], row], numbers[p[6], row] = deviation[i], advantage[i]
-        integers[p[7], row], integers[p[8], row], integers[p[9], row] = version_min[i], version_max[i], birth_step[i]
+        ages[p[7], row], integers[p[8], row], ages[p[9], row] = version_min[i], version_max[i], birth_step[i]
         flags[p[10], row] = truncated[i]
         settings[p[11], row], settings[p[12], row] = temperature[i], top_p[i]
         counts[p[13], row] = top_k[i]
         counts[p[14], row] = offsets[i + 1] - offsets[i]
-        integers[p[15], row], integers[p[16], row] = ids[i], 0
-        integers[p[18], row] = insert_step
+        ages[p[15], row], integers[p[16], row] = ids[i], 0
+        ages[p[18], row] = insert_step
         numbers[p[19], row] = priority
         counts[p[20], row], counts[p[21], row] = group_rows, source_code
         flags[p[22], row] = True
 
 
-@numba.njit(_I(_COLUMN, _TABLE, _BLOCKS[2], _BLOCKS[4], _COLUMN, _OUT, _OUT32, _TABLE, _I, _I), **_compiled)
+@numba.njit(_I(_COLUMN, BLOCKS[1], BLOCKS[3], BLOCKS[5], _COLUMN, _OUT, _OUT32, _TABLE, _I, _I), **_compiled)
 def kill(
     rows: Any,
     integers: Any,

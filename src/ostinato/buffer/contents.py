@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.checks import find_fault
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.kernels import Departed, Drawn, Kernels
+from ostinato.buffer.kernels import Departed, Drawn, Exchanged, Kernels
 from ostinato.buffer.payload import TOKEN_BYTES, Payload, handle_name, incoming_bytes
 from ostinato.buffer.repeats import all_the_same
 from ostinato.buffer.sampling.protocol import Indexed
@@ -122,6 +122,35 @@ class Contents:
         self._changed(rows)
         return rows
 
+    def exchange(self, rollouts: Rollouts, ids: Int, priority: float, leaving: int) -> Exchanged | None:
+        """`append`, `drop` of the oldest rows and `fill` in one call, where nobody need hear of it in between.
+
+        None, and nothing is done, where that cannot be. The rollouts are plain, see `Kernels.inspect`.
+        """
+        table, n = self.table, len(ids)
+        if self._indexes or rollouts.extras or not n or table.needs_room(n):
+            return None
+        source = table.code_of(rollouts.source)
+        if not isinstance(source, int):
+            return None
+        settled = {"insert_step": self.train_step, "priority": priority, "group_rows": n, "source_code": source}
+        try:
+            done = self.payload.exchange(table, rollouts, ids, settled, leaving)
+            if done is not None:
+                start = table.append(n)
+                table.count_dead(leaving, done.first)
+        except BaseException:  # an interrupt: as in `drop`
+            table.recount()
+            raise
+        if done is None:
+            return None
+        if done.items < 0:
+            self.fill(rollouts, np.arange(start, start + n), None)
+        elif not done.shared:
+            prompts = rollouts.offsets[:-1], rollouts.prompt_length.astype(np.int64)
+            table["prompt"][start:] = self.payload.prompts.put(rollouts.tokens, *prompts)
+        return done
+
     def inspect(self, rollouts: Rollouts, train_step: int) -> NDArray[np.int8] | None:
         """How each rollout is to be stored. Raises `DataError` for numbers that are not finite or from the future."""
         try:
@@ -203,7 +232,7 @@ class Contents:
         drawn = self.kernels.draw(self.table, rows, self.train_step, correct_above)
         if drawn is not None and self._indexes:
             try:
-                self._changed(rows)
+                self._changed(rows, [index for index in self._indexes if getattr(index, "heeds_draws", True)])
             except BaseException:
                 self.undraw(rows, drawn)
                 raise
@@ -234,7 +263,7 @@ class Contents:
             self._names = self.table.sources, np.array(self.table.sources or ("",), np.str_)
         return self._names[1][codes]
 
-    def _changed(self, rows: Int) -> None:
+    def _changed(self, rows: Int, concerned: Sequence[Indexed] | None = None) -> None:
         if not self._indexes:
             return
         if self._stale:
@@ -242,7 +271,7 @@ class Contents:
             return
         self._stale = True  # until all have heard of it
         columns = Columns(self.table, self.train_step)
-        for index in self._indexes:
+        for index in self._indexes if concerned is None else concerned:
             index.changed(columns, rows)
         self._stale = False
 

@@ -87,15 +87,16 @@ def _payload(file: SnapshotFile, buffer: Keeper) -> tuple[Payload, dict[str, NDA
     samples = {name: np.empty((0, *shape), dtype_of(dtype)) for name, (_, dtype, *shape) in extras.items()}
     payload = Payload({name: layout for name, (layout, *_) in extras.items()}, samples, kernels)
     handles: dict[str, NDArray[Any]] = {}
-    handles["payload"], memory = payload.tokens.reserve(file.read("tokens.lengths"))
-    for name in payload.tokens.blocks:
-        file.read(f"tokens.{name}", memory[name])
+    handles["payload"], tokens = payload.tokens.reserve(file.read("tokens.lengths"))
     handles["mask"] = np.full(len(handles["payload"]), -1)
-    handles["mask"][file.read("masks.rows")], memory = payload.masks.reserve(file.read("masks.lengths"))
-    file.read("masks.values", memory[MASK])
-    for name, blobs, _ in _shared(payload, None):
-        handles[name], values = blobs.reserve(file.read(f"{name}.lengths"), file.read(f"{name}.index"))
-        file.read(f"{name}.values", values)
+    handles["mask"][file.read("masks.rows")], masks = payload.masks.reserve(file.read("masks.lengths"))
+    memory = {f"tokens.{name}": arrays for name, arrays in tokens.items()} | {"masks.values": masks[MASK]}
+    parts = {name: blobs for name, blobs, _ in _shared(payload, None)}
+    for name, blobs in parts.items():
+        lengths, index = file.read(f"{name}.lengths"), file.read(f"{name}.index")
+        handles[name], memory[f"{name}.values"] = blobs.reserve(lengths, index)
+    file.read_all(memory)
+    for name, blobs in parts.items():
         blobs.register(handles[name])
     return payload, handles
 

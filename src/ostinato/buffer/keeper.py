@@ -139,10 +139,11 @@ class Keeper:
         priority = self._new_priority() if given is None else given
         before, contents.train_step = contents.train_step, train_step
         try:
-            rows = contents.append(entering, ids, {"priority": priority})
-            self._holdings.advance(train_step)  # what is expired makes room before anything else does
-            self._holdings.make_room(entering, rows)
-            contents.fill(entering, rows, kinds)
+            if given is not None or kinds is not None or not self._holdings.exchange(entering, ids, priority):
+                rows = contents.append(entering, ids, {"priority": priority})
+                self._holdings.advance(train_step)  # what is expired makes room before anything else does
+                self._holdings.make_room(entering, rows)
+                contents.fill(entering, rows, kinds)
         except BaseException:  # of a rule, an eviction order or an index
             contents.withdraw(first)
             contents.train_step = before
@@ -286,7 +287,7 @@ class Keeper:
             rollouts = rollouts.select(entering)
             given = None if given is None else given[entering]
         n = len(rollouts)
-        if not self.can_add(n):
+        if not self.limiter.can_add(n, self._traffic()):
             raise DataError(f"the queue holds {len(self)} of {self.capacity}: {n} more do not fit; ask can_add first")
         self._holdings.check_size(rollouts)
         if len(self):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -55,7 +54,7 @@ class Blocks:
 
 
 class Spans(Protocol):
-    """Spans by handle: `spans` int64 (3, handles) are block, start and length; `blocks` the memory of each column."""
+    """Spans by handle: `spans` int64 (4, handles), Fortran order, are block, start, length, nothing."""
 
     spans: Int
     blocks: dict[str, Blocks]
@@ -74,8 +73,7 @@ class Stored(Protocol):
     def prompt_spans(self) -> Spans: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Rows of a table as they stood before they were drawn, and what a draw counts.
 
     `row`: columns by name, (n,). `uses`, `since`, `staleness`, `residence` int64 (n,): uses before, repeats counted in
@@ -100,6 +98,24 @@ class Departed(NamedTuple):
     handles: Int
 
 
+class Exchanged(NamedTuple):
+    """What an exchange did.
+
+    `departed` int64 (4, rows that left): uses, tokens, handles, and the first `unused` of prompts nobody uses any more.
+    `first`: the first live row. `slab` and `left`: where all their tokens stood and how many, slab -1: still to be
+    released. `items` that came to the open slab, -1: the payload is still to be filled in. `shared`: rows that use the
+    given prompt now, 0: theirs is still to be stored.
+    """
+
+    departed: Int
+    first: int
+    slab: int
+    left: int
+    unused: int
+    items: int
+    shared: int
+
+
 class TableBlocks(Protocol):
     """The scalar columns of a buffer, by name and in blocks of one dtype."""
 
@@ -110,10 +126,16 @@ class TableBlocks(Protocol):
     @property
     def span(self) -> int: ...
 
+    @property
+    def first(self) -> int: ...
+
     def __getitem__(self, name: str) -> NDArray[Any]: ...
 
     def place(self, name: str) -> int:
         """Where a column stands in its block."""
+
+    def gather(self, rows: Int) -> dict[str, NDArray[Any]]:
+        """All columns of the given rows, a copy."""
 
     def named(self, blocks: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Columns by name, out of blocks of this layout."""
@@ -143,19 +165,38 @@ class Kernels(Protocol):
     def leave(self, of: Spans, handles: Int) -> tuple[int, int]:
         """Mark spans as free when all stand in one slab: that slab and their items, otherwise, not done, (-1, 0)."""
 
-    def get_tokens(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, packed: bool) -> None:
-        """Copy rollouts, by the handles in `row`, to flat token columns from `starts` on, ascending.
+    def get_packed(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int]) -> None:
+        """Copy rollouts, by the handles in `row`, to token columns (L,) that they fill from `starts` on, ascending."""
 
-        `packed`: they fill the columns without a gap; otherwise `pad` has been called before.
+    def get_padded(
+        self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], lengths: Int, token: int
+    ) -> None:
+        """Copy rollouts of these lengths to token columns (n, width), rollout i to row i from column `starts[i]` on.
+
+        What stands beside them: tokens are `token`, the others 0.
         """
-
-    def pad(self, out: Columns, starts: Int, lengths: Int, token: int) -> None:
-        """Fill what stands beside the rows of arrays (n, width): tokens with `token`, the others with 0."""
 
     def append(
         self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
     ) -> None:
         """Write new rows from `start` on: columns and ids of rollouts, `settled` columns, never used, no handles."""
+
+    def exchange(
+        self,
+        table: TableBlocks,
+        rollouts: Rollouts,
+        ids: Int,
+        settled: Mapping[str, float],
+        of: Stored,
+        users: Int,
+        handles: Int,
+        gap: tuple[int, int, int, int, int],
+    ) -> Exchanged | None:
+        """`append` plain rollouts of one group, `kill` the oldest and fill in the payload; None, not done: no such way.
+
+        `users` of each prompt. `handles` for the new spans, none: as many rows leave and hand on theirs. `gap`: the
+        first live row, the open slab, the place there, the room behind it, and the prompt where it is known (-1).
+        """
 
     def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
         """Mark rows as dead: what is left to do about them, and the first live row from `first` on (span: none)."""

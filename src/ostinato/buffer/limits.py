@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ostinato.buffer.settings import check_positive, check_whole
 from ostinato.errors import ConfigError
@@ -13,8 +13,7 @@ ROUNDING = 1e-6
 """Rollouts by which a band may be missed through floating point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """What has gone through a buffer, in rollouts.
 
     `inserted` and `sampled` (repeats count) since the limiter's origin: when the buffer was made, cleared, or loaded

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer import compiled, compiled_rows
+from ostinato.buffer import compiled, compiled_exchange, compiled_rows
 from ostinato.buffer.kernels import (
     LAST_STEP,
     Blocks,
     Columns,
     Departed,
     Drawn,
+    Exchanged,
     Spans,
     Stored,
     TableBlocks,
@@ -34,7 +35,7 @@ COUNTED = (*AGES, "reward", "group_reward_std", "source_code", "alive")
 """Columns of the table that a draw reads or writes."""
 
 SETTLED = ("insert_step", "priority", "group_rows", "source_code")
-NEW = ("length", "rollout_id", "uses", "last_use_step", *SETTLED, "alive")
+NEW = ("length", "rollout_id", "uses", "last_use_step", *SETTLED, "alive", "payload", "prompt")
 KILLED = ("uses", "length", "alive")
 """Columns that an append and a kill read or write."""
 
@@ -89,39 +90,53 @@ class NumbaKernels:
         slab, items = compiled.leave(of.spans, handles)
         return slab, items
 
-    def get_tokens(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, packed: bool) -> None:
-        """See `Kernels.get_tokens`."""
-        whole = (
-            out["tokens"],
-            out["behavior_logprobs"],
-            out["loss_mask"],
-            starts,
-            row["payload"],
-            of.tokens.spans,
-            *[of.tokens.blocks[name].addresses for name in ("tokens", "behavior_logprobs")],
-            row["mask"],
-            of.masks.spans,
-            of.masks.blocks["loss_mask"].addresses,
-            row["prompt"],
-            of.prompt_spans.spans,
-            of.prompt_spans.blocks["values"].addresses,
-        )
-        self._shared(compiled.get_tokens, whole, starts, 2 * out["tokens"].nbytes)
+    def get_packed(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int]) -> None:
+        """See `Kernels.get_packed`."""
+        whole = (*_tokens_of(out), starts, *_sources(of, row), 0, 0)
+        self._shared(compiled.get_tokens, whole, starts, 2 * whole[0].nbytes)
 
-    def pad(self, out: Columns, starts: Int, lengths: Int, token: int) -> None:
-        """See `Kernels.pad`."""
-        flat = address(out["behavior_logprobs"]), address(out["loss_mask"])
-        whole = (out["tokens"], *flat, starts, lengths, token)
-        self._shared(compiled.pad, whole, np.arange(len(starts)), 2 * out["tokens"].nbytes)
+    def get_padded(
+        self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], lengths: Int, token: int
+    ) -> None:
+        """See `Kernels.get_padded`."""
+        n, width = out["tokens"].shape
+        whole = (*_tokens_of(out), starts, *_sources(of, row), width, token)
+        self._shared(compiled.get_tokens, whole, range(n), 2 * whole[0].nbytes)
 
     def append(
         self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
     ) -> None:
         """See `Kernels.append`."""
+        compiled_rows.append(*self._appending(table, start, rollouts, ids, settled))
+
+    def exchange(
+        self,
+        table: TableBlocks,
+        rollouts: Rollouts,
+        ids: Int,
+        settled: Mapping[str, float],
+        of: Stored,
+        users: Int,
+        handles: Int,
+        gap: tuple[int, int, int, int, int],
+    ) -> Exchanged | None:
+        """See `Kernels.exchange`."""
+        departed = np.empty((4, len(ids) - len(handles)), np.int64)
+        spans, blocks = of.tokens.spans, of.tokens.blocks
+        bases = blocks["tokens"].addresses, blocks["behavior_logprobs"].addresses
+        columns = np.ascontiguousarray(rollouts.tokens), np.ascontiguousarray(rollouts.behavior_logprobs)
+        appending = self._appending(table, table.span, rollouts, ids, settled)
+        given: list[Any] = [departed, handles, *columns, spans, users, *bases, *gap]
+        done = compiled_exchange.exchange(tuple(appending), *given)
+        return Exchanged(departed, *done) if done[0] >= 0 else None
+
+    def _appending(
+        self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
+    ) -> list[Any]:
         if self._appended is None:
             self._appended = np.array([table.place(name) for name in (*ROWS, *NEW)], np.int64)
-        given: list[Any] = [*table.blocks.values(), *_rows_of(rollouts), rollouts.offsets, ids]
-        compiled_rows.append(start, self._appended, *given, *[settled[name] for name in SETTLED])
+        last = [settled[name] for name in SETTLED]
+        return [start, self._appended, *table.blocks.values(), *_rows_of(rollouts), rollouts.offsets, ids, *last]
 
     def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
         """See `Kernels.kill`."""
@@ -170,7 +185,7 @@ class NumbaKernels:
         item = item_bytes(array.dtype, array.shape[1:])
         return bool(compiled_rows.all_equal(_bytes(array), starts, lengths, item))
 
-    def _shared(self, kernel: Callable[..., None], arguments: tuple[Any, ...], starts: Int, size: int) -> None:
+    def _shared(self, kernel: Callable[..., None], arguments: tuple[Any, ...], starts: Int | range, size: int) -> None:
         """Run a kernel over all spans, in parts of about equal size where there are threads and enough to do."""
         n = len(starts)
         if self._pool is None or size < self._threads * LEAST_BYTES_A_THREAD:
@@ -183,6 +198,28 @@ class NumbaKernels:
         kernel(*arguments, 0, cuts[1])
         for other in others:
             other.result()
+
+
+def _tokens_of(out: Columns) -> tuple[NDArray[Any], ...]:
+    """The token columns, flat."""
+    return tuple(out[name].reshape(-1) for name in ("tokens", "behavior_logprobs", "loss_mask"))
+
+
+def _sources(of: Stored, row: Mapping[str, Int]) -> tuple[Any, ...]:
+    """Where rollouts lie."""
+    tokens, masks, prompts = of.tokens, of.masks, of.prompt_spans
+    return (
+        row["payload"],
+        tokens.spans,
+        tokens.blocks["tokens"].addresses,
+        tokens.blocks["behavior_logprobs"].addresses,
+        row["mask"],
+        masks.spans,
+        masks.blocks["loss_mask"].addresses,
+        row["prompt"],
+        prompts.spans,
+        prompts.blocks["values"].addresses,
+    )
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -1,18 +1,17 @@
-"""`Kernels` without a compiler: one slice a span."""
+"""`Kernels` without a compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from operator import getitem
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from ostinato.buffer.kernels import LAST_STEP, Blocks, Columns, Departed, Drawn, Spans, Stored, TableBlocks
+from ostinato.buffer.kernels import LAST_STEP, Blocks, Columns, Departed, Drawn, Spans, Stored, TableBlocks, address
 from ostinato.buffer.repeats import occurrence
 from ostinato.buffer.tally import FINITE_ROWS, MASKED, PLAIN, ROWS, WHOLE
+from ostinato.buffer.windows import Windows
 from ostinato.ragged import gather_positions
 from ostinato.rollouts import Rollouts
 from ostinato.staleness import residence, staleness
@@ -21,7 +20,7 @@ Int = NDArray[np.int64]
 
 
 class NumpyKernels:
-    """One slice a span."""
+    """One indexing for all spans of about one size."""
 
     name = "numpy"
 
@@ -29,25 +28,21 @@ class NumpyKernels:
         self, to: Blocks, to_block: Int, to_start: Int, of: Blocks, of_block: Int, of_start: Int, lengths: Int
     ) -> None:
         """See `Kernels.copy`."""
-        targets: list[Any] = to.arrays
-        sources: list[Any] = of.arrays
-        for i, a, j, b, n in _lists(to_block, to_start, of_block, of_start, lengths):
-            if n:
-                targets[i][a : a + n] = sources[j][b : b + n]
+        item = to.item_bytes
+        targets, sources = to.addresses[to_block] + item * to_start, of.addresses[of_block] + item * of_start
+        Windows(item * lengths).copy(targets, sources, 1)
 
     def put(self, of: Spans, column: str, handles: Int, array: NDArray[Any], starts: Int) -> None:
         """See `Kernels.put`."""
-        targets: list[Any] = of.blocks[column].arrays
-        for b, i, a, n in _lists(starts, *of.spans[:, handles]):
-            if n:
-                targets[i][a : a + n] = array[b : b + n]
+        item, located = of.blocks[column].item_bytes, _located(of, handles)
+        inside, outside = _addresses(of, column, located), address(array) + item * starts
+        Windows(item * located[2]).copy(inside, outside, 1)
 
     def get(self, array: NDArray[Any], starts: Int, of: Spans, column: str, handles: Int) -> None:
         """See `Kernels.get`."""
-        (parts,) = _views(of, handles, column)
-        for a, part in zip(starts.tolist(), parts, strict=True):
-            if len(part):
-                array[a : a + len(part)] = part
+        item, located = of.blocks[column].item_bytes, _located(of, handles)
+        inside, outside = _addresses(of, column, located), address(array) + item * starts
+        Windows(item * located[2]).copy(outside, inside, 1)
 
     def enter(
         self, of: Spans, handles: Int, sources: Columns, starts: Int, lengths: Int, slab: int, place: int, room: int
@@ -65,39 +60,47 @@ class NumpyKernels:
 
     def leave(self, of: Spans, handles: Int) -> tuple[int, int]:
         """See `Kernels.leave`."""
-        slabs, _, lengths = of.spans[:, handles]
+        slabs, _, lengths = of.spans[:3, handles]
         if handles.min() < 0 or not (slabs == slabs[0]).all():
             return -1, 0
         of.spans[0, handles] = -1
         return int(slabs[0]), int(lengths.sum())
 
-    def get_tokens(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, packed: bool) -> None:
-        """See `Kernels.get_tokens`."""
-        prompts = of.prompt_spans.spans[2, row["prompt"]]
-        middle, ends = starts + prompts, starts + prompts + of.tokens.spans[2, row["payload"]]
-        (before,) = _views(of.prompt_spans, row["prompt"], "values")
-        tokens, logprobs = _views(of.tokens, row["payload"], "tokens", "behavior_logprobs")
-        mask = out["loss_mask"]
-        if packed:
-            zeros = _slices(np.zeros(prompts.max(initial=0), np.float32), prompts)
-            _concatenate(before, tokens, out["tokens"])
-            _concatenate(zeros, logprobs, out["behavior_logprobs"])
-            mask.fill(True)
-            _clear(mask, starts, prompts)
-        else:
-            _assign(out["tokens"], starts, middle, before)
-            _assign(out["tokens"], middle, ends, tokens)
-            _assign(out["behavior_logprobs"], middle, ends, logprobs)
-            for a, b in _lists(middle, ends):
-                mask[a:b] = True
-        own = np.flatnonzero(row["mask"] >= 0)
-        if len(own):
-            self.get(mask, middle[own], of.masks, "loss_mask", row["mask"][own])
+    def get_packed(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int]) -> None:
+        """See `Kernels.get_packed`."""
+        out["loss_mask"].fill(True)
+        prompts = self._get_prompts(out["tokens"], starts, of, row)
+        prompts.fill(address(out["behavior_logprobs"]) + 4 * starts, 4, 0)
+        prompts.fill(address(out["loss_mask"]) + starts, 1, 0)
+        self._get_rest(out, starts + prompts.lengths, of, row)
 
-    def pad(self, out: Columns, starts: Int, lengths: Int, token: int) -> None:
-        """See `Kernels.pad`; to fill everything takes numpy less time than what stands beside each row."""
+    def get_padded(
+        self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], lengths: Int, token: int
+    ) -> None:
+        """See `Kernels.get_padded`; to fill everything takes numpy less time than what stands beside the rows."""
         for name, array in out.items():
             array.fill(token if name == "tokens" else 0)
+        starts = starts + out["tokens"].shape[1] * np.arange(len(starts))
+        behind = starts + self._get_prompts(out["tokens"], starts, of, row).lengths
+        self._get_rest(out, behind, of, row, mask=True)
+
+    def _get_prompts(self, tokens: NDArray[np.int32], starts: Int, of: Stored, row: Mapping[str, Int]) -> Windows:
+        located = _located(of.prompt_spans, row["prompt"])
+        windows = Windows(located[2], 4)
+        windows.copy(address(tokens) + 4 * starts, _addresses(of.prompt_spans, "values", located), 4)
+        return windows
+
+    def _get_rest(self, out: Columns, starts: Int, of: Stored, row: Mapping[str, Int], *, mask: bool = False) -> None:
+        """What follows the prompts; `mask`: it is not set yet."""
+        located = _located(of.tokens, row["payload"])
+        windows = Windows(located[2], 4)
+        for name in ("tokens", "behavior_logprobs"):
+            windows.copy(address(out[name]) + 4 * starts, _addresses(of.tokens, name, located), 4)
+        if mask:
+            windows.fill(address(out["loss_mask"]) + starts, 1, 1)
+        own = np.flatnonzero(row["mask"] >= 0)
+        if len(own):
+            self.get(out["loss_mask"], starts[own], of.masks, "loss_mask", row["mask"][own])
 
     def append(
         self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
@@ -120,11 +123,14 @@ class NumpyKernels:
         step = int(ahead.argmax()) if len(ahead) else 0
         return departed, first + step if len(ahead) and ahead[step] else len(alive)
 
+    def exchange(self, *about: Any) -> None:
+        """See `Kernels.exchange`; step by step takes numpy no longer."""
+
     def draw(self, table: TableBlocks, rows: Int, train_step: int, correct_above: float) -> Drawn | None:
         """See `Kernels.draw`."""
         if not table["alive"][rows].all():
             return None
-        row = table.named({name: block.take(rows, axis=1) for name, block in table.blocks.items()})
+        row = table.gather(rows)
         repeat, last = occurrence(rows), row["last_use_step"]
         since = np.where(repeat > 0, 0, np.where(last < 0, -1, train_step - last))
         np.add.at(table["uses"], rows, 1)
@@ -172,50 +178,14 @@ class NumpyKernels:
         return len(starts) == 1
 
 
-def _views(of: Spans, handles: Int, *columns: str) -> Iterator[list[NDArray[Any]]]:
-    """The spans of these handles, in place, of each column."""
-    slabs, places, lengths = of.spans[:, handles]
-    numbers, cuts = slabs.tolist(), list(map(slice, places.tolist(), (places + lengths).tolist()))
-    for column in columns:
-        arrays: list[Any] = of.blocks[column].arrays
-        if not lengths.all():
-            # A span of no items may outlive its slab, whose number may by now be that of nothing.
-            nothing = np.empty(0, next((array.dtype for array in arrays if array is not None), np.int32))
-            arrays = [nothing if array is None else array for array in [*arrays, None]]
-        yield list(map(getitem, map(arrays.__getitem__, numbers), cuts))
+def _located(of: Spans, handles: Int) -> Int:
+    """Block, start and length of each span, a row of what was asked each."""
+    located: Int = of.spans.T[handles].T
+    return located
 
 
-def _slices(array: NDArray[Any], lengths: Int) -> list[NDArray[Any]]:
-    """The first items of an array, as many as each length says."""
-    counts = lengths.tolist()
-    known = {count: array[:count] for count in set(counts)}
-    return [known[count] for count in counts]
-
-
-def _concatenate(before: list[NDArray[Any]], behind: list[NDArray[Any]], out: NDArray[Any]) -> None:
-    """One of `before`, one of `behind`, and so on."""
-    parts = before + behind
-    parts[0::2], parts[1::2] = before, behind
-    if parts:
-        np.concatenate(parts, out=out)
-
-
-def _assign(out: NDArray[Any], starts: Int, ends: Int, parts: list[NDArray[Any]]) -> None:
-    """Copy each part to where it begins and ends."""
-    for a, b, part in zip(starts.tolist(), ends.tolist(), parts, strict=True):
-        out[a:b] = part
-
-
-def _clear(mask: NDArray[Any], starts: Int, lengths: Int) -> None:
-    """Set spans to False: all of one length at once, where there are few lengths."""
-    different = np.unique(lengths[lengths > 0]).tolist()
-    if 8 * len(different) > len(lengths):
-        for a, b in _lists(starts, starts + lengths):
-            mask[a:b] = False
-        return
-    for length in different:
-        sliding_window_view(mask, length, writeable=True)[starts[lengths == length]] = False
-
-
-def _lists(*columns: Int) -> Any:
-    return zip(*(column.tolist() for column in columns), strict=True)
+def _addresses(of: Spans, column: str, located: Int) -> Int:
+    """Where spans begin."""
+    blocks = of.blocks[column]
+    addresses: Int = blocks.addresses[located[0]] + blocks.item_bytes * located[1]
+    return addresses

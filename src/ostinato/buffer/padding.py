@@ -99,7 +99,9 @@ class PaddedDraw:
         """Where there is a token, (B, width)."""
         column = np.arange(self.tokens.shape[1])
         starts = self.starts[:, None]
-        return (column >= starts) & (column < starts + self.lengths[:, None])
+        inside: NDArray[np.bool_] = column >= starts
+        inside &= column < starts + self.lengths[:, None]
+        return inside
 
 
 def padded(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
-from ostinato.buffer.kernels import Kernels, item_bytes
+from ostinato.buffer.kernels import Exchanged, Kernels, TableBlocks, item_bytes
 from ostinato.buffer.tally import PLAIN, WHOLE
 from ostinato.buffer.texts import HEADER, are_texts, decoded, encoded
 from ostinato.buffer.workspace import Workspace
@@ -31,6 +31,7 @@ MASK = "loss_mask"
 HANDLES = ("payload", "mask", "prompt")
 """The table's columns of handles of the tokens; -1: nothing of the kind is kept."""
 
+NO_HANDLES = np.empty(0, np.int64)
 NO_MASK = np.full(1, -1)
 NO_MASK.flags.writeable = False
 
@@ -110,6 +111,34 @@ class Payload:
             handles[handle_name(name)] = self._put_extra(blobs, rollouts.extras[name], rows)
         return handles
 
+    def exchange(
+        self, table: TableBlocks, rollouts: Rollouts, ids: NDArray[np.int64], settled: Mapping[str, float], leaving: int
+    ) -> Exchanged | None:
+        """See `Kernels.exchange`; `leaving` rows, none or as many as come. What they leave is released here."""
+        tokens, prompts, n = self.tokens, self.prompts, len(ids)
+        if leaving not in (0, n) or self.masks.live_items or self.extras:
+            return None
+        known = prompts.known(rollouts.tokens, int(rollouts.prompt_length[0]))
+        handles = NO_HANDLES if leaving else tokens.new_handles(n)
+        gap = (table.first, *tokens.gap, known)
+        done = self._kernels.exchange(table, rollouts, ids, settled, self, prompts.users, handles, gap)
+        if not leaving and (done is None or done.items < 0):
+            tokens.unused(handles)
+        if done is None:
+            return None
+        if leaving and done.slab < 0:
+            tokens.release(done.departed[2])
+        elif leaving:
+            if done.items < 0:
+                tokens.unused(done.departed[2])
+            tokens.thin(done.slab, done.left)
+        if done.unused:
+            prompts.forget(done.departed[3, : done.unused])
+        if done.items >= 0:
+            tokens.filled(done.items)
+        prompts.shared += done.shared
+        return done
+
     def _put_extra(self, blobs: Blobs, column: Extra, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
         values = _values(column)
         bounds = column.offsets if isinstance(column, Ragged) else np.arange(len(column) + 1)
@@ -138,7 +167,7 @@ class Payload:
         offsets = offsets_of(lengths)
         total = (int(offsets[-1]),)
         columns = _token_arrays(out, total)
-        self._kernels.get_tokens(columns, offsets[:-1], self, handles, packed=True)
+        self._kernels.get_packed(columns, offsets[:-1], self, handles)
         columns["offsets"] = offsets
         return columns, {name: self.extra(name, handles, out) for name in self.extras}
 
@@ -153,9 +182,7 @@ class Payload:
     ) -> dict[str, NDArray[Any]]:
         """Token columns of rows in arrays of this shape (n, width), row i from column `starts[i]` on."""
         columns = _token_arrays(out, shape)
-        self._kernels.pad(columns, starts, lengths, pad_token)
-        flat = {name: array.reshape(-1) for name, array in columns.items()}
-        self._kernels.get_tokens(flat, np.arange(shape[0]) * shape[1] + starts, self, handles, packed=False)
+        self._kernels.get_padded(columns, starts, self, handles, lengths, pad_token)
         return columns
 
     def extra(self, name: str, handles: Mapping[str, NDArray[Any]], out: Workspace) -> Extra:

@@ -13,11 +13,10 @@ def occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     order = rows.argsort(kind="stable")
     ordered = rows[order]
     result = np.zeros(len(rows), np.int64)
-    same = ordered[1:] == ordered[:-1]
-    if same.any():
-        places = np.arange(len(rows))
-        start = np.maximum.accumulate(np.where(np.concatenate([[True], ~same]), places, 0))
-        result[order] = places - start
+    again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    count = np.arange(len(again))
+    runs = again - count  # the same for neighbors
+    result[order[again]] = count - runs.searchsorted(runs) + 1
     return result
 
 

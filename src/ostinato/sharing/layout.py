@@ -59,6 +59,8 @@ class Layout:
         fields: list[tuple[str, np.dtype[Any]]] = [(name, np.dtype(np.int64)) for name in (*spans, *RECORD_NUMBERS)]
         fields += [(name, np.dtype(dtype)) for name, dtype in RECORD_COLUMNS.items()]
         fields.sort(key=lambda field: -field[1].itemsize)
+        self.blocks = [_block(fields, word) for word in (np.int64, np.int32, np.int8)]
+        """Words that row columns of one width fill: their dtype, the first one's number in a record, the columns."""
         tail = -sum(dtype.itemsize for _, dtype in fields) % 8
         self.record = np.dtype([*fields, ("padding", np.dtype((np.void, tail)))] if tail else fields)
 
@@ -96,6 +98,14 @@ class Layout:
             extra = rollouts.extras[column.name]
             pieces.append((_values(extra), extra.offsets if isinstance(extra, Ragged) else np.arange(len(extra) + 1)))
         return pieces
+
+
+def _block(fields: list[tuple[str, np.dtype[Any]]], word: type[np.generic]) -> tuple[np.dtype[Any], int, list[str]]:
+    """The row columns as wide as this word, which stand side by side, and how many such words stand before them."""
+    size = np.dtype(word).itemsize
+    names = [name for name, dtype in fields if name in RECORD_COLUMNS and dtype.itemsize == size]
+    before = fields[: [name for name, _ in fields].index(names[0])]
+    return np.dtype(word), sum(dtype.itemsize for _, dtype in before) // size, names
 
 
 def _values(column: Extra) -> NDArray[Any]:

@@ -106,6 +106,11 @@ class LockedBuffer:
         with self.exclusively() as buffer:
             return buffer.update(rollout_ids, **columns)
 
+    def remove(self, rollout_ids: Any) -> int:
+        """See `ReplayBuffer.remove`."""
+        with self.exclusively() as buffer:
+            return buffer.remove(rollout_ids)
+
     def metrics(self) -> dict[str, float]:
         """Those of the buffer, and how many adds and draws stand in line."""
         with self._crossing.looking():

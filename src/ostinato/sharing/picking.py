@@ -6,6 +6,7 @@ torn is drawn anew from what is held by then. So all rows of a batch are whole, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from ostinato.rollouts import Rollouts
 from ostinato.sharing.records import Int, Records
 from ostinato.sharing.rows import Rows
 
-LEAST_EXPOSED = 1 / 64
+LEAST_EXPOSED = 1 / 256
 ATTEMPTS, ROUNDS = 20, 50
 
 
@@ -90,6 +91,12 @@ class Picker:
 
     def _pick(self, rows: Rows, n: int, rng: np.random.Generator) -> tuple[Int, Int, NDArray[np.bool_]] | None:
         """Ring and row numbers, and which of them to copy first; None when nothing is held."""
+        if len(rows.rings) == 1:
+            tail, head = rows.rings[0].bounds()
+            if tail == head:
+                return None
+            row = rng.integers(head - tail, size=n) + tail
+            return np.zeros(n, np.int64), row, row < tail + math.ceil(self._exposed * (head - tail))
         tails, heads = rows.bounds()
         ends = np.cumsum(heads - tails)
         if not ends[-1]:

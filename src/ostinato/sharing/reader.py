@@ -210,5 +210,7 @@ class SharedReader:
 
 
 def _deadline(timeout_s: float | None) -> float:
+    if timeout_s == 0 and type(timeout_s) is float:
+        return 0.0
     limit = checked_timeout(timeout_s)
     return math.inf if limit is None else time.monotonic() + limit

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.sharing.layout import Layout
+from ostinato.sharing.layout import RECORD_COLUMNS, Layout
 
 Int = NDArray[np.int64]
 
@@ -30,6 +30,14 @@ class Records:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """A field of all records, a view."""
         return self._fields[name]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The row columns of `Rollouts` but for the source, copied: those of one width in one piece of memory."""
+        found: dict[str, NDArray[Any]] = {}
+        for word, first, names in self.layout.blocks:
+            block = self.raw.view(word)[:, first : first + len(names)].T.copy()
+            found |= {name: values.view(RECORD_COLUMNS[name]) for name, values in zip(names, block, strict=True)}
+        return found
 
     def select(self, rows: Any) -> Records:
         """Some of them, copied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
 from ostinato.ragged import Extra, Ragged, offsets_of
 from ostinato.rollouts import TOKEN_COLUMNS, Rollouts
-from ostinato.sharing.layout import ALIGNMENT, RECORD_COLUMNS, Layout, PayloadColumn
+from ostinato.sharing.layout import ALIGNMENT, Layout, PayloadColumn
 from ostinato.sharing.locks import fence
 from ostinato.sharing.records import Int, Records
 from ostinato.sharing.ring import SOURCE_BYTES, TAIL, Ring
@@ -56,10 +56,12 @@ class Rows:
 
     def copying(self) -> AbstractContextManager[object]:
         """Around reading and checking; takes the locks of the rings that have one."""
+        locked = [ring for ring in self.rings if ring.lock is not None]
+        if not locked:
+            return nullcontext()
         with ExitStack() as stack:
-            for ring in self.rings:
-                if ring.lock is not None:
-                    stack.enter_context(ring.copying())
+            for ring in locked:
+                stack.enter_context(ring.copying())
             return stack.pop_all()
 
     def bounds(self) -> tuple[Int, Int]:
@@ -69,12 +71,13 @@ class Rows:
 
     def held(self) -> int:
         """Rows held by all rings now."""
-        tails, heads = self.bounds()
-        return int((heads - tails).sum())
+        return sum([head - tail for tail, head in (ring.bounds() for ring in self.rings)])
 
     def torn(self, ring: Int, row: Int) -> NDArray[np.bool_]:
         """Which rows may have been overwritten since before this call."""
         fence()
+        if len(self.rings) == 1:
+            return np.asarray(row < self.rings[0].counters[TAIL])
         tails = np.array([each.counters[TAIL] for each in self.rings], np.int64)
         return np.asarray(row < tails[ring])
 
@@ -128,7 +131,7 @@ class Rows:
         return Rollouts.trusted(
             offsets=offsets_of(records.counts[:, 0]),
             **dict(zip(TOKEN_COLUMNS, values, strict=False)),
-            **{name: records[name].copy() for name in RECORD_COLUMNS},
+            **records.columns(),
             source=self._source(ring, records["source_code"]),
             extras=extras,
         )
@@ -154,14 +157,14 @@ class Rows:
         ]
 
     def _source(self, ring: Int, codes: Int) -> NDArray[np.str_]:
-        known = sum(int(each.counters[SOURCE_BYTES]) for each in self.rings)
+        known = sum([int(each.counters[SOURCE_BYTES]) for each in self.rings])
         if known != self._names_read:
             names = [list(each.sources()) for each in self.rings]
             self._names = np.array([name for own in names for name in own], np.str_)
             self._first_name = offsets_of([len(own) for own in names])
             self._names_read = known
         at = codes + self._first_name[ring]
-        if np.any((codes < 0) | (at >= self._first_name[ring + 1])):
+        if codes.min(initial=0) < 0 or (at >= self._first_name[ring + 1]).any():
             raise DataError("a ring is damaged: a record names a source that its header lacks")
         return np.asarray(self._names[at])
 

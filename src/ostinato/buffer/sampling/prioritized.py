@@ -77,6 +77,11 @@ class Prioritized:
         """Whether its batches carry importance weights."""
         return self._correction.beta is not None
 
+    @property
+    def heeds_draws(self) -> bool:
+        """Whether a priority may change because its row was drawn."""
+        return not isinstance(self._priorities.by, str) or self._priorities.by in ("uses", "last_use_step")
+
     def __call__(self, columns: Columns, n: int | None, rng: np.random.Generator) -> Picked:
         size = enough(self, columns, n)
         rows = self.draw(columns, size, rng) if self._replacement else self._different(columns, size, rng)
