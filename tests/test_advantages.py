@@ -3,8 +3,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostinato.advantages import group_statistics, grpo_advantages, score_group, shifted_advantages
-from ostinato.errors import DataError
+from ostinato.advantages import (
+    centered_advantages,
+    fixed_advantages,
+    group_sizes,
+    group_statistics,
+    grpo_advantages,
+    informative,
+    leave_one_out_advantages,
+    overlong_penalty,
+    population_deviation,
+    score_group,
+    shifted_advantages,
+)
+from ostinato.errors import ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
 
@@ -100,3 +112,90 @@ def test_score_group_does_not_share_memory_with_the_rewards_it_was_given():
     scored = score_group(rollouts_of_groups([0, 0]), rewards)
     rewards[:] = 9.0
     np.testing.assert_array_equal(scored.reward, [1.0, 0.0])
+
+
+GROUPS_OF_3_AND_8 = np.array([5, 2, 2, 5, 2, 2, 2, 5, 2, 2, 2, 9])
+REWARDS = np.array([1.0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0.5])
+
+
+@pytest.mark.parametrize(("ddof", "right", "wrong"), [(0, 1.7320, -0.5773), (1, 1.6202, -0.5401)])
+def test_grpo_advantages_when_two_of_8_are_right_differ_by_the_convention_of_the_deviation(ddof, right, wrong):
+    rewards = np.array([1.0] * 2 + [0.0] * 6)
+    advantages = grpo_advantages(rewards, *group_statistics(rewards, np.zeros(8, np.int64), ddof=ddof), eps=1e-6)
+    np.testing.assert_allclose(advantages[[0, -1]], [right, wrong], atol=6e-5)
+
+
+def test_groups_when_of_1_and_3_and_8_in_one_batch_each_have_their_own_counts():
+    mean, std = group_statistics(REWARDS, GROUPS_OF_3_AND_8)
+    np.testing.assert_array_equal(group_sizes(GROUPS_OF_3_AND_8), [3, 8, 8, 3, 8, 8, 8, 3, 8, 8, 8, 1])
+    np.testing.assert_allclose(mean[GROUPS_OF_3_AND_8 == 5], 2 / 3)
+    np.testing.assert_allclose(std[GROUPS_OF_3_AND_8 == 5], 3**-0.5)
+    np.testing.assert_allclose(mean[GROUPS_OF_3_AND_8 == 2], 2 / 8)
+    np.testing.assert_allclose(std[GROUPS_OF_3_AND_8 == 2], (8 / 7 * 3 / 16) ** 0.5)
+    np.testing.assert_allclose(
+        population_deviation(std, group_sizes(GROUPS_OF_3_AND_8)),
+        group_statistics(REWARDS, GROUPS_OF_3_AND_8, ddof=0)[1],
+    )
+    for eps in (1e-4, 0.0):
+        assert grpo_advantages(REWARDS, mean, std, eps=eps)[-1] == 0.0
+    assert leave_one_out_advantages(REWARDS, mean, group_sizes(GROUPS_OF_3_AND_8))[-1] == 0.0
+    assert informative(std).tolist() == [True] * 11 + [False]
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.floats(-10, 10)), min_size=1, max_size=20))
+def test_leave_one_out_when_taken_from_mean_and_size_is_the_reward_above_the_others(members):
+    group_id = np.array([group for group, _ in members])
+    rewards = np.array([reward for _, reward in members])
+    mean, _ = group_statistics(rewards, group_id)
+    advantages = leave_one_out_advantages(rewards, mean, group_sizes(group_id))
+    for i, group in enumerate(group_id):
+        others = np.delete(rewards, i)[np.delete(group_id, i) == group]
+        expected = rewards[i] - others.mean() if len(others) else 0.0
+        assert advantages[i] == pytest.approx(expected, abs=1e-12)
+
+
+def test_leave_one_out_when_only_some_of_a_group_are_still_held_uses_the_stored_mean():
+    scored = score_group(rollouts_of_groups([3] * 4), [1.0, 0.0, 0.0, 0.0])
+    held = scored.select([0, 2])
+    advantages = leave_one_out_advantages(held.reward, held.group_reward_mean, 4)
+    np.testing.assert_allclose(advantages, [1.0, -1 / 3])
+    with pytest.raises(DataError, match="group size of rollout 1 is 0, expected 1 or more"):
+        leave_one_out_advantages(held.reward, held.group_reward_mean, np.array([4, 0]))
+
+
+def test_centered_advantages_when_squared_have_the_mean_p_times_1_minus_p():
+    for correct, priority in ((0, 0.0), (1, 0.109375), (2, 0.1875), (4, 0.25), (6, 0.1875), (8, 0.0)):
+        rewards = np.array([1.0] * correct + [0.0] * (8 - correct))
+        mean, std = group_statistics(rewards, np.zeros(8, np.int64), ddof=0)
+        assert np.mean(centered_advantages(rewards, mean) ** 2) == pytest.approx(priority)
+        assert std[0] ** 2 == pytest.approx(priority)
+        assert informative(std).all() == (0 < correct < 8)
+
+
+@pytest.mark.parametrize(
+    ("wins", "n", "c", "share"), [(5, 10, 0, 0.5), (5, 10, 0.5, 0.25), (5, 10, 0.8, 0.1), (1, 5, 0.5, 0.0769)]
+)
+def test_fixed_baseline_when_raised_lowers_the_share_of_weight_that_successes_hold(wins, n, c, share):
+    advantages = fixed_advantages(np.array([1.0] * wins + [-1.0] * (n - wins)), baseline=c)
+    assert advantages[:wins].sum() / np.abs(advantages).sum() == pytest.approx(share, abs=5e-5)
+
+
+@pytest.mark.parametrize(("correct", "score"), [(1, 1.749505), (3, 3.749276)])
+def test_score_of_a_group_when_advantages_and_deviation_are_multiplied_is_the_published_one(correct, score):
+    rewards = np.array([1.0] * correct + [0.0] * (8 - correct))
+    mean, std = group_statistics(rewards, np.zeros(8, np.int64))
+    assert np.abs(grpo_advantages(rewards, mean, std)).sum() * std[0] == pytest.approx(score, abs=1e-6)
+
+
+def test_deviation_of_the_population_when_one_of_8_succeeds_is_0_3307():
+    _, std = group_statistics(np.array([0.0] * 7 + [1.0]), np.zeros(8, np.int64))
+    np.testing.assert_allclose(population_deviation(std, 8), 0.3307, atol=5e-5)
+
+
+def test_overlong_penalty_when_lengths_near_the_limit_falls_to_minus_1():
+    lengths = np.array([0, 10000, 16384, 18432, 20480, 20481, 10**9])
+    np.testing.assert_array_equal(overlong_penalty(lengths), [0, 0, 0, -0.5, -1, -1, -1])
+    np.testing.assert_array_equal(overlong_penalty(np.array([6, 8]), max_tokens=8, margin_tokens=4), [-0.5, -1])
+    for margin in (0, 9):
+        with pytest.raises(ConfigError, match=f"0 < margin_tokens <= max_tokens, got {margin} and 8"):
+            overlong_penalty(lengths, max_tokens=8, margin_tokens=margin)

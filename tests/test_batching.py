@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostinato.batching import microbatch_rows, padded_batch, selected_logprobs
-from ostinato.errors import ConfigError, DataError
+from ostinato.batching import microbatch_rows, padded_batch
+from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
 
 
@@ -84,55 +84,6 @@ def test_microbatch_rows_hold_each_rollout_once_within_the_budget(lengths, budge
 def test_microbatch_rows_start_with_the_longest_and_keep_the_order_of_equals():
     parts = microbatch_rows(np.array([3, 9, 3, 4, 3]), 8)
     assert [part.tolist() for part in parts] == [[1], [3, 0], [2, 4]]
-
-
-def test_selected_logprobs_are_those_of_a_hand_worked_softmax():
-    logits = torch.tensor([[[0.0, math.log(2.0), math.log(5.0)], [7.0, 7.0, 7.0]]], dtype=torch.float64)
-    logprobs, entropy = selected_logprobs(logits, torch.tensor([[1, 0]]), 1.0)
-    assert logprobs.dtype == entropy.dtype == torch.float32
-    assert logprobs[0].tolist() == pytest.approx([math.log(2 / 8), math.log(1 / 3)])
-    first = -sum(p * math.log(p) for p in (1 / 8, 2 / 8, 5 / 8))
-    assert entropy[0].tolist() == pytest.approx([first, math.log(3)])
-
-
-def test_selected_logprobs_divide_logits_by_one_temperature_or_one_a_rollout():
-    logits = torch.tensor([[[0.0, math.log(4.0)]], [[0.0, math.log(4.0)]]])
-    tokens = torch.tensor([[1], [1]])
-    both, _ = selected_logprobs(logits, tokens, 2.0)
-    assert both[:, 0].tolist() == pytest.approx([math.log(2 / 3)] * 2)
-    each, _ = selected_logprobs(logits, tokens, torch.tensor([2.0, 0.5]))
-    assert each[:, 0].tolist() == pytest.approx([math.log(2 / 3), math.log(16 / 17)])
-
-
-def test_selected_logprobs_give_the_softmax_gradient_and_none_through_the_entropy():
-    logits = torch.tensor([[[0.3, -1.2, 2.0, 0.0]]], requires_grad=True)
-    logprobs, entropy = selected_logprobs(logits, torch.tensor([[2]]), 0.5)
-    logprobs.sum().backward()
-    expected = (torch.tensor([0.0, 0.0, 1.0, 0.0]) - (logits.detach() / 0.5).softmax(-1)) / 0.5
-    torch.testing.assert_close(logits.grad, expected)
-    assert not entropy.requires_grad
-
-
-def test_selected_logprobs_of_bf16_logits_are_normalized_in_float32():
-    logits = torch.linspace(-3, 3, 1000).to(torch.bfloat16).reshape(1, 1, 1000)
-    logprobs, _ = selected_logprobs(logits, torch.tensor([[999]]), 0.7)
-    exact = torch.log_softmax(logits.double() / 0.7, -1)[0, 0, 999]
-    assert logprobs.item() == pytest.approx(exact.item(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "temperature", "error", "message"),
-    [
-        ((2, 3), 0, ConfigError, "temperature must be above 0, got 0"),
-        ((2, 3), math.nan, ConfigError, "temperature must be above 0, got nan"),
-        ((2, 3), torch.ones(2, 1), DataError, r"temperature has shape \(2, 1\), expected \(2,\)"),
-        ((2, 3), torch.ones(1), DataError, r"temperature has shape \(1,\), expected \(2,\)"),
-        ((2, 2), 1.0, DataError, r"tokens have shape \(2, 2\), expected \(2, 3\) of the logits"),
-    ],
-)
-def test_selected_logprobs_refuse_what_has_no_log_probs(tokens, temperature, error, message):
-    with pytest.raises(error, match=message):
-        selected_logprobs(torch.zeros(2, 3, 5), torch.zeros(tokens, dtype=torch.int64), temperature)
 
 
 @pytest.mark.parametrize("rows", [[7], [-1], [True, False, True], [0.5]])

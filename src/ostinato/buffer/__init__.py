@@ -1,6 +1,6 @@
 """The replay buffer: sampler, retention, limiter and capacity, each on its own. numpy only."""
 
-from ostinato.buffer.admission import Admission, Correct, FiniteLogprobs, Informative
+from ostinato.buffer.admission import Admission, Correct, FiniteLogprobs, Informative, Usable
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.journal import JournaledBuffer
 from ostinato.buffer.limits import BoundedQueue, Limiter, MinSize, SamplesPerInsert, Traffic
@@ -101,6 +101,7 @@ __all__ = [
     "StepAfter",
     "Traffic",
     "Uniform",
+    "Usable",
     "Workspace",
     "advantage_prioritized",
     "exgrpo_buckets",

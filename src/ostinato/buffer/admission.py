@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ostinato.buffer.settings import check_finite
 from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
+from ostinato.usable import rows_holding, usable_rollouts
 
 
 class Admission(Protocol):
@@ -49,10 +50,19 @@ class FiniteLogprobs:
         return "nonfinite_logprobs"
 
     def __call__(self, rollouts: Rollouts) -> NDArray[np.bool_]:
-        fine = np.ones(len(rollouts), np.bool_)
-        positions = np.flatnonzero(~np.isfinite(rollouts.behavior_logprobs))
-        fine[np.searchsorted(rollouts.offsets, positions, side="right") - 1] = False
-        return fine
+        return ~rows_holding(~np.isfinite(rollouts.behavior_logprobs), rollouts.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Rollouts that a trainer will not refuse later, by the rules of `ostinato.usable`: truncated sampling, for one."""
+
+    @property
+    def name(self) -> str:
+        return "unusable"
+
+    def __call__(self, rollouts: Rollouts) -> NDArray[np.bool_]:
+        return usable_rollouts(rollouts)[0]
 
 
 @dataclass(frozen=True, slots=True)
