@@ -45,6 +45,7 @@ def test_grpo_averages_weighted_tokens_of_two_rollouts():
     loss, metrics = grpo(ratios.log(), torch.zeros(2, 3), advantages, mask, weights_B=weights)
     assert loss.item() == pytest.approx(-((1.2 + 1.1) + 0.5 * -2.0 * (0.8 + 1.5 + 1.0)) / 5)
     assert (metrics["tokens"], metrics["clipped"]) == (5, 2)
+    assert metrics["clipped_B"].tolist() == [1, 1]
     assert metrics["ratio_sum"].item() == pytest.approx(1.5 + 1.1 + 0.5 + 1.5 + 1.0)
     assert metrics["ratio_max"].item() == pytest.approx(1.5)
 

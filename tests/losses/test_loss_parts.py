@@ -61,10 +61,11 @@ def test_ratio_metrics_are_the_hand_worked_sums():
     log_ratio = torch.tensor([[0.2, -0.1, 0.0, -0.4, 0.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, True, False]])
     clipped = torch.tensor([[True, False, False, True, True]])
-    metrics = {name: value.item() for name, value in ratio_metrics(log_ratio, clipped, mask).items()}
+    metrics = {name: value.squeeze().item() for name, value in ratio_metrics(log_ratio, clipped, mask).items()}
     assert metrics == {
         "tokens": 4,
         "clipped": 2,
+        "clipped_B": 2,
         "ratio_sum": pytest.approx(math.exp(0.2) + math.exp(-0.1) + 1 + math.exp(-0.4)),
         "ratio_max": pytest.approx(math.exp(0.2)),
         "log_ratio_abs_sum": pytest.approx(0.7),
@@ -76,7 +77,8 @@ def test_ratio_metrics_are_the_hand_worked_sums():
 def test_ratio_metrics_are_zero_without_tokens(shape):
     nothing = torch.zeros(shape, dtype=torch.bool)
     metrics = ratio_metrics(torch.zeros(shape), nothing, nothing)
-    assert {name: value.item() for name, value in metrics.items()} == dict.fromkeys(metrics, 0)
+    assert not any(value.any() for value in metrics.values())
+    assert metrics["clipped_B"].shape == (2,)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def import_without(monkeypatch: pytest.MonkeyPatch, missing: str, module: str) -
     import_module(module)
 
 
-@pytest.mark.parametrize("module", ["ostinato.losses", "ostinato.batching"])
+@pytest.mark.parametrize("module", ["ostinato.losses", "ostinato.batching", "ostinato.logprobs", "ostinato.packing"])
 def test_missing_torch_is_an_error_with_the_install_line(monkeypatch, module):
     with pytest.raises(MissingExtraError, match=r"torch is not installed; run: pip install 'ostinato\[hf\]'"):
         import_without(monkeypatch, "torch", module)

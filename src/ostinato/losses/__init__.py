@@ -15,12 +15,14 @@ try:
     from ostinato.losses.asymre import asymre
     from ostinato.losses.clipped import clipped_surrogate
     from ostinato.losses.decoupled import centered_clip, decoupled_ppo, interpolated_proximal_logprobs
+    from ostinato.losses.figures import rollout_figures
     from ostinato.losses.gates import gipo, sapo, shaped_importance
     from ostinato.losses.grpo import grpo
+    from ostinato.losses.kimi import kimi
     from ostinato.losses.kl import kl_penalty, kl_terms
     from ostinato.losses.masks import negative_veto, sequence_mask
     from ostinato.losses.mixed import mixed
-    from ostinato.losses.output import LossOutput
+    from ostinato.losses.output import LossOutput, combined_metrics
     from ostinato.losses.presets import PRESETS
     from ostinato.losses.ratios import at_level, bounded_weights, masked_log_ratio
     from ostinato.losses.reinforce import reinforce
@@ -42,6 +44,7 @@ __all__ = [
     "centered_clip",
     "cispo",
     "clipped_surrogate",
+    "combined_metrics",
     "continuous_hill",
     "contracted_bounds",
     "decoupled_ppo",
@@ -50,6 +53,7 @@ __all__ = [
     "hill",
     "interpolated_proximal_logprobs",
     "inverse_square",
+    "kimi",
     "kl_penalty",
     "kl_terms",
     "log_partition",
@@ -58,6 +62,7 @@ __all__ = [
     "mixed",
     "negative_veto",
     "reinforce",
+    "rollout_figures",
     "sapo",
     "sat",
     "second_moment_bound",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from ostinato.losses.checks import check_above
-from ostinato.losses.output import LossOutput
+from ostinato.losses.output import LossOutput, combined_metrics
 
 
 def mixed(
@@ -19,14 +17,12 @@ def mixed(
     `grpo` twice, with advantages normalized within each part, RePO. Micro-batches add up when each part has its own
     denominator. Raises `ConfigError` unless lambda > 0.
 
-    Metrics: those of both under `fresh_` and `replayed_`, and combined (sums; `ratio_max`: the larger).
+    Metrics: those of both under `fresh_` and `replayed_`, and combined by `combined_metrics`, fresh rollouts first.
     Source: RePO, arXiv 2506.09340 (split, lambda 1); ExGRPO, arXiv 2510.02245.
     """
     check_above("replayed_coefficient", replayed_coefficient, 0)
     loss = fresh.loss + replayed_coefficient * replayed.loss
     metrics = {f"fresh_{name}": value for name, value in fresh.metrics.items()}
     metrics |= {f"replayed_{name}": value for name, value in replayed.metrics.items()}
-    for name in fresh.metrics.keys() & replayed.metrics.keys():
-        one, other = fresh.metrics[name], replayed.metrics[name]
-        metrics[name] = torch.maximum(one, other) if name == "ratio_max" else one + other
+    metrics |= combined_metrics([fresh.metrics, replayed.metrics])
     return LossOutput(loss / (1 + replayed_coefficient) if mean else loss, metrics)

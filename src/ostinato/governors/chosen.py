@@ -1,0 +1,41 @@
+"""The governors that a recipe asks for."""
+
+from __future__ import annotations
+
+from ostinato.config import RunConfig
+from ostinato.governors.gradient_gate import GradientGateSettings
+from ostinato.governors.learning_rate import LearningRateSettings
+from ostinato.governors.reuse import ReuseGovernor, ReuseSettings
+from ostinato.governors.step import StepGovernor, StepSettings
+
+
+def step_governor(config: RunConfig) -> StepGovernor:
+    """Learning rate, gate and gradient figures of a run; a queue that uses each batch once has nothing to gate."""
+    rules, loop = config.governors, config.loop
+    scaled = rules.learning_rate != "off"
+    gated = rules.gate_z is not None and (config.buffer.kind == "replay" or loop.epochs > 1)
+    return StepGovernor(
+        StepSettings(
+            LearningRateSettings(rules.learning_rate_base, rules.learning_rate) if scaled else None,  # type: ignore[arg-type]
+            GradientGateSettings(rules.gate_z or 0.0, rules.gate_min_increments, rules.gate_decay) if gated else None,
+            config.diagnostics.gradient_split_every,
+            loop.epochs,
+        )
+    )
+
+
+def reuse_governor(config: RunConfig) -> ReuseGovernor | None:
+    """What leaves the buffer early; None where nothing is bounded, or each rollout is used once anyway."""
+    rules = config.governors
+    if config.buffer.kind == "queue" or (rules.ratio_bound is None and rules.ess_bound is None):
+        return None
+    return ReuseGovernor(
+        ReuseSettings(
+            ratio_bound=rules.ratio_bound,
+            ratio_level=rules.ratio_level,  # type: ignore[arg-type]
+            ess_bound=rules.ess_bound,
+            ess_hysteresis=rules.ess_hysteresis,
+            min_samples=rules.min_samples,
+            window=rules.window,
+        )
+    )
