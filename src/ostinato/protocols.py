@@ -79,6 +79,20 @@ class Draw:
         return len(self.rollout_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What an optimizer step tells.
+
+    `metrics`: numbers of the step. `figures`: per rollout, in the order of the draw, float64 (n,), by the names of
+    `ostinato.stats.FIGURES`; empty where a trainer has none. `dropped`: the gradient was computed but not applied, and
+    the batch is not to be trained on again.
+    """
+
+    metrics: dict[str, float]
+    figures: Mapping[str, NDArray[np.float64]]
+    dropped: bool = False
+
+
 class TaskStream(Protocol):
     """Prompts to train on and held-out ones to test on."""
 
@@ -110,8 +124,8 @@ class Scorer(Protocol):
 class Trainer(Protocol):
     """Holds the policy and its optimizer."""
 
-    def step(self, draw: Draw) -> dict[str, float]:
-        """One optimizer step on the batch; returns metrics."""
+    def step(self, draw: Draw) -> Trained:
+        """One optimizer step on the batch."""
 
     def weights(self) -> Weights:
         """A snapshot of the current policy."""
@@ -140,6 +154,15 @@ class Store(Protocol):
 
     def retain(self, *, train_step: int) -> None:
         """Let the retention rules remove what they no longer want at this train step."""
+
+    def remove(self, rollout_ids: NDArray[np.int64]) -> int:
+        """Remove rollouts by id; returns how many were there."""
+
+    def update_priorities(self, rollout_ids: NDArray[np.int64], priorities: NDArray[np.float64]) -> int:
+        """Write priorities back by id, the last where an id comes twice; returns how many landed."""
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about what is held; `correct_fraction` among them."""
 
     def departures(self) -> NDArray[np.int64]:
         """How often each rollout had been drawn that left since the last call."""

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from ostinato.advantages import score_group
-from ostinato.backends.toy import ToyBackend, log_softmax, loss_slope
+from ostinato.backends.toy import ToyBackend, closed_form, log_softmax
+from ostinato.backends.toy_autograd import AutogradSlope
 from ostinato.config import LossConfig
-from ostinato.losses import asymre, grpo
 from ostinato.protocols import Draw, GroupRequest, Sampling
 from ostinato.recipe import config_from_dict
 from ostinato.rollouts import Rollouts, concatenate
@@ -43,25 +42,29 @@ def test_completions_when_sampled_follow_the_softmax_at_the_temperature() -> Non
     assert greedy.tokens[greedy.loss_mask].reshape(-1, 3).tolist() == [table[3].argmax(-1).tolist()] * 2
 
 
-@pytest.mark.parametrize("name", ["grpo", "asymre"])
-def test_slope_when_compared_with_autograd_through_the_losses_agrees(name) -> None:
+@pytest.mark.parametrize(
+    "loss",
+    [
+        LossConfig(name="grpo"),
+        LossConfig(name="grpo", clip_low=0.9, clip_high=1.1, advantage="group_mean"),
+        LossConfig(name="asymre"),
+        LossConfig(name="asymre", shift=0.2),
+        LossConfig(name="asymre", advantage="fixed_baseline", baseline=0.3),
+    ],
+    ids=str,
+)
+def test_slope_when_in_closed_form_is_that_of_autograd_through_the_loss(loss) -> None:
     backend, rng = ToyBackend(CONFIG), np.random.default_rng(2)
     rollouts = batch(backend, rng.normal(size=(32, 3, 4)), 6)
     behavior = rollouts.behavior_logprobs[rollouts.loss_mask].reshape(-1, 3).astype(np.float64)
     logprobs = behavior + rng.normal(scale=0.3, size=behavior.shape)
-    weights = rng.random(len(rollouts)) + 0.5
-    loss = LossConfig(name=name)
-    slope, clipped = loss_slope(loss, rollouts, np.exp(logprobs - behavior), weights)
-    leaf = torch.tensor(logprobs, requires_grad=True)
-    mask, w = torch.ones(leaf.shape, dtype=torch.bool), torch.tensor(weights)
-    if name == "grpo":
-        out = grpo(leaf, torch.tensor(behavior), torch.tensor(rollouts.advantage), mask, weights_B=w)
-        assert 0.1 < clipped.mean() < 0.6 and clipped.sum() == out.metrics["clipped"]
-    else:
-        shifted = torch.tensor(rollouts.reward - rollouts.group_reward_mean - loss.shift)
-        out = asymre(leaf, shifted, mask, weights_B=w)
-    out.loss.backward()
-    assert slope == pytest.approx(leaf.grad.numpy(), abs=1e-12)
+    zeros = np.zeros(len(rollouts), np.int64)
+    draw = Draw(rollouts, zeros, rng.random(len(rollouts)) + 0.5, zeros, zeros, zeros, zeros)
+    slope, clipped = closed_form(loss)(draw, logprobs, behavior, behavior)
+    expected, expected_clipped = AutogradSlope(loss, 3)(draw, logprobs, behavior, behavior)
+    assert slope == pytest.approx(expected, abs=1e-12)
+    assert clipped.tolist() == expected_clipped.tolist()
+    assert np.abs(slope).max() > 0 and (loss.name == "asymre" or 0.1 < clipped.mean() / 3 < 0.7)
 
 
 def test_step_when_taken_descends_along_the_finite_difference_gradient() -> None:

@@ -15,12 +15,38 @@ from ostinato.telemetry import read_arrays, read_jsonl, write_arrays
 
 TIMING = ("busy_generate_s", "busy_score_s", "busy_train_s", "mu_measured")
 
+GOVERNORS = {
+    "ratio_bound": 2.0,
+    "ess_bound": 0.6,
+    "min_samples": 30,
+    "window": 90,
+    "learning_rate": "sqrt",
+    "gate_z": 0.5,
+}
+
 ARMS = {
     "replay": {"buffer": {"capacity": 252}},
     "shards": {"buffer": {"capacity": 252}, "loop": {"shards": True}},
     "positive bias": {"buffer": {"capacity": 252, "positive_bias": 0.5, "correct_above": 0.5}},
     "sharded epochs of draws": {"buffer": {"capacity": 252, "sampler": "epoch"}, "loop": {"shards": True}},
     "never used first": {"buffer": {"capacity": 252, "sampler": "never_used_first"}},
+    "per": {"buffer": {"capacity": 252, "sampler": "per", "priority": "log_ratio"}},
+    "freshness per": {"buffer": {"capacity": 252, "sampler": "freshness_per", "freshness_tau": 5.0, "beta": 0.4}},
+    "anchored": {"buffer": {"capacity": 252, "sampler": "advantage_prioritized"}, "loop": {"shards": True}},
+    "without replacement": {"buffer": {"capacity": 252, "sampler": "prioritized", "replacement": False}},
+    "bytes": {"buffer": {"capacity": 600, "capacity_bytes": 24000}, "sampling": {"max_new_tokens": 2}},
+    "governors": {
+        "buffer": {"capacity": 252, "sampler": "prioritized", "priority": "kl"},
+        "governors": GOVERNORS,
+        "diagnostics": {"gradient_split_every": 5},
+    },
+    "governed shards": {"buffer": {"capacity": 252}, "governors": GOVERNORS, "loop": {"shards": True}},
+    "governed epochs": {
+        "buffer": {"kind": "queue", "capacity": 180},
+        "governors": GOVERNORS,
+        "diagnostics": {"gradient_split_every": 5},
+        "loop": {"epochs": 3},
+    },
     "queue": {"buffer": {"kind": "queue", "capacity": 180}},
     "blocked queue": {"buffer": {"kind": "queue", "capacity": 96}, "loop": {"generators": 8, "trainers": 1}},
     "epochs": {"buffer": {"kind": "queue", "capacity": 180}, "loop": {"epochs": 3}},
@@ -29,9 +55,11 @@ ARMS = {
 }
 
 
-def outcome(directory, steps: int) -> tuple:
+def outcome(directory, steps: int = 0) -> tuple:
+    """What a run leaves; `steps`: where its last checkpoint is, which may be left out."""
     records = [{k: v for k, v in r.items() if k not in TIMING} for r in read_jsonl(directory / "metrics.jsonl")]
-    table = read_arrays(directory / "checkpoints" / f"step-{steps:08d}" / "trainer" / "table.npz")["table"]
+    last = f"step-{steps:08d}" if steps else max(path.name for path in (directory / "checkpoints").iterdir())
+    table = read_arrays(directory / "checkpoints" / last / "trainer" / "table.npz")["table"]
     statistics = json.loads((directory / "statistics.json").read_text())
     return records, table.tolist(), statistics
 
@@ -42,12 +70,12 @@ def test_run_when_stopped_twice_equals_the_uninterrupted_one(toy, run_toy, arm) 
     for section, values in ARMS[arm].items():
         settings[section] = settings.get(section, {}) | values
     config = toy(**settings)
-    whole = outcome(run_toy(config), 48)
+    whole = outcome(run_toy(config))
     directory = run_toy(config, stop_at=13)
     assert not (directory / "finished.json").exists()
     run_toy(config, directory=directory, resume=True, stop_at=29)
     run_toy(config, directory=directory, resume=True)
-    assert outcome(directory, 48) == whole
+    assert outcome(directory) == whole
 
 
 def test_run_when_killed_between_checkpoints_goes_back_and_repeats(toy, run_toy) -> None:
@@ -100,7 +128,17 @@ def test_directory_when_it_holds_a_run_is_not_overwritten(toy, run_toy) -> None:
     assert (directory / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["loop.json", "buffer.npz", "in_flight.npz", "published.npz", "trainer/table.npz"])
+NAMES = (
+    "loop.json",
+    "buffer.npz",
+    "in_flight.npz",
+    "published.npz",
+    "trainer/table.npz",
+    "trainer/governor.json",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
 def test_checkpoint_when_damaged_is_refused_and_left_alone(toy, run_toy, name, damage) -> None:
     config = toy(loop={"train_steps": 9})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import gcd
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import check_count, check_rollouts, check_step
+from ostinato.buffer.checks import check_count, check_ids, check_priorities, check_rollouts, check_step
 from ostinato.buffer.draws import check_generator, join_draws
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.settings import MOST
@@ -19,6 +19,9 @@ from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
+
+MEANS = ("never_used_fraction", "staleness", "correct_fraction", "informative_fraction")
+"""Metrics of a shard that are means over what it holds."""
 
 
 class ShardedBuffer:
@@ -82,6 +85,26 @@ class ShardedBuffer:
         for shard in self.shards:
             shard.retain(train_step=train_step)
 
+    def remove(self, rollout_ids: Any) -> int:
+        """Remove rollouts by id, each from its own shard; returns how many were there."""
+        ids = check_ids(rollout_ids, "rollout_ids")
+        return sum(shard.remove(ids[rows]) for shard, rows in self._routed(ids))
+
+    def update_priorities(self, rollout_ids: Any, priorities: Any) -> int:
+        """Write priorities back by id, each to its own shard; returns how many landed.
+
+        Raises `DataError`, and changes nothing, for values that are not finite and >= 0.
+        """
+        ids = check_ids(rollout_ids, "rollout_ids")
+        values = check_priorities(priorities, len(ids), ids)
+        return sum(shard.update_priorities(ids[rows], values[rows]) for shard, rows in self._routed(ids))
+
+    def metrics(self) -> dict[str, float]:
+        """`size`, `bytes` and `allocated_bytes` of all shards, and the means of `MEANS` over all that they hold."""
+        parts = [shard.metrics() for shard in self.shards]
+        sums = {name: sum(part[name] for part in parts) for name in ("size", "bytes", "allocated_bytes")}
+        return sums | {name: sum(p[name] * p["size"] for p in parts) / max(sums["size"], 1) for name in MEANS}
+
     def departures(self) -> NDArray[np.int64]:
         """Uses of the rollouts that left any shard since the last call."""
         return np.concatenate([shard.departures() for shard in self.shards])
@@ -106,3 +129,8 @@ class ShardedBuffer:
         for shard, state in zip(self.shards, checked, strict=True):
             install(shard, state)
         self._next = int(arrays["next_shard"])
+
+    def _routed(self, ids: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.int64]]]:
+        """Each shard, and the places of the ids that it gives."""
+        for shard in self.shards:
+            yield shard, np.flatnonzero((ids - shard._first_id) % shard._id_stride == 0)

@@ -4,7 +4,7 @@
     <directory>/published.npz   the weights generators hold
     <directory>/buffer.npz      the store
     <directory>/in_flight.npz   groups that are being generated, or wait before a full queue
-    <directory>/loop.json       counters, clock, random states, statistics, delivery times
+    <directory>/loop.json       counters, clock, random states, statistics, governors, delivery times
 
 A checkpoint directory is whole or absent: it is written beside and renamed.
 """
@@ -18,12 +18,13 @@ from typing import Any
 from ostinato.errors import CheckpointError
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.clock import Clock, InFlight
+from ostinato.loop.groups import Generated
 from ostinato.loop.ledger import Ledger
-from ostinato.loop.loop import Generated, Loop
+from ostinato.loop.loop import Loop
 from ostinato.rollouts import from_arrays, to_arrays
 from ostinato.telemetry import directory_in_place, read_arrays, read_json_object, write_arrays, write_json
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: 
             "now": clock.now,
             "ledger": loop.ledger.state_dict(),
             "statistics": loop.statistics.state_dict(),
+            "follow_up": loop.follow_up.state_dict(),
             "draw_rng": loop.draw_rng.bit_generator.state,
             "flights": {
                 rank: {"deliver_at": at, "groups": done.groups, "generate_s": done.generate_s, "score_s": done.score_s}
@@ -88,6 +90,7 @@ def _load(directory: Path, loop: Loop, channel: MemoryChannel) -> tuple[float, d
     loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
     loop.ledger = Ledger.from_state(state["ledger"])
     loop.statistics.load_state_dict(state["statistics"])
+    loop.follow_up.load_state_dict(state["follow_up"])
     loop.draw_rng.bit_generator.state = state["draw_rng"]
     arrays = read_arrays(directory / "in_flight.npz")
     resumed = {int(rank): _resumed(int(rank), kept, arrays) for rank, kept in state["flights"].items()}

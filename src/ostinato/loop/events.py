@@ -5,25 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ostinato.loop.clock import Event
+from ostinato.loop.record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped(Event):
     """An optimizer step was delivered and, where due, its weights published.
 
-    `record`: metrics of the step. `batch_done`: no further epoch on the same batch follows, so nothing of the learner
-    is in flight and a checkpoint may be written.
+    `batch_done`: no further epoch on the same batch follows, so nothing of the learner is in flight and a checkpoint
+    may be written. `step`: what `record` is computed from.
     """
 
     train_step: int
-    record: dict[str, float | None]
+    step: StepRecord
     batch_done: bool
+
+    @property
+    def record(self) -> dict[str, float | None]:
+        """Metrics of the step, computed at each call; the same whenever it is called."""
+        return self.step.numbers()
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted(Event):
-    """A finished request of a generator entered the store."""
+    """A finished request of a generator entered the store: its rollouts, by groups."""
 
     generator: int
     rollouts: int
     reward_mean: float
+    groups: tuple[int, ...]

@@ -9,15 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from ostinato.advantages import score_group
 from ostinato.config import LoopConfig
-from ostinato.errors import DataError, OstinatoError
+from ostinato.errors import RunError
 from ostinato.loop.clock import Clock, Event, InFlight, Process, Until, Work
 from ostinato.loop.events import Admitted, Stepped
+from ostinato.loop.follow_up import FollowUp
+from ostinato.loop.groups import Generated, scored
 from ostinato.loop.ledger import Ledger
+from ostinato.loop.pace import Pace, SteadyPace
+from ostinato.loop.record import StepRecord
 from ostinato.protocols import (
     Draw,
     Generator,
@@ -26,10 +30,11 @@ from ostinato.protocols import (
     Scorer,
     Store,
     TaskStream,
+    Trained,
     Trainer,
     WeightChannel,
 )
-from ostinato.rollouts import Rollouts, concatenate
+from ostinato.rollouts import concatenate
 from ostinato.staleness import admissible_rollouts
 from ostinato.stats.replay import ReplayStatistics
 
@@ -49,29 +54,35 @@ class Parts:
     tasks: TaskStream
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What a generator's request came back as."""
-
-    rollouts: Rollouts
-    groups: tuple[int, ...]
-    generate_s: float = 0.0
-    score_s: float = 0.0
-
-
 class Loop:
-    """State of a run between two events. `consume_once` says that the store is a queue of single use."""
+    """State of a run between two events. `consume_once` says that the store is a queue of single use.
 
-    def __init__(self, config: LoopConfig, sampling: Sampling, parts: Parts, *, seed: int, consume_once: bool) -> None:
+    `pace`: how long work takes on the virtual clock; None: mu and T of `config`. `follow_up`: what figures lead to.
+    """
+
+    def __init__(
+        self,
+        config: LoopConfig,
+        sampling: Sampling,
+        parts: Parts,
+        *,
+        seed: int,
+        consume_once: bool,
+        pace: Pace | None = None,
+        follow_up: FollowUp | None = None,
+    ) -> None:
         self.config = config
+        self.pace = pace or SteadyPace(config.mu, config.batch_size, config.trainers)
         self.sampling = sampling
         self.parts = parts
         self.seed = seed
         self.consume_once = consume_once
         self.ledger = Ledger()
         self.statistics = ReplayStatistics()
+        self.follow_up = follow_up or FollowUp()
         self.draw_rng = np.random.default_rng([seed, DRAW_STREAM])
         self._learning = False
+        self._entered = 0
         self._started: dict[int, tuple[int, ...]] = {}
         self._in_hand: dict[int, Generated] = {}
         self._loaded: dict[int, int] = {}
@@ -116,54 +127,54 @@ class Loop:
             yield Until(self._may_learn, f"{config.batch_size} rollouts to draw")
             draw = store.sample(config.batch_size, train_step=self.ledger.train_step, rng=self.draw_rng)
             self._learning = True
-            for epoch in range(config.epochs):
+            epoch, batch_done = 0, False
+            while not batch_done:
                 seen = aged(draw, epoch)
                 self.statistics.record_draw(seen)
-                metrics, seconds = yield Work(self._train, seen, "train", lambda _: 1.0 / config.trainers)
-                batch_done = epoch == config.epochs - 1
+                trained, seconds = yield Work(self._train, seen, "train", partial(self._train_duration, seen))
+                epoch += 1
+                batch_done = trained.dropped or epoch == config.epochs
                 self._learning = not batch_done
-                yield self._finish_step(seen, metrics, seconds, batch_done)
+                yield self._finish_step(seen, trained, seconds, passes=epoch if batch_done else 0)
 
     def _may_learn(self) -> bool:
         # What arrived too old leaves before it is counted.
         self.parts.store.retain(train_step=self.ledger.train_step)
         return self.parts.store.can_sample(self.config.batch_size)
 
-    def _train(self, draws: list[Draw]) -> list[tuple[dict[str, float], float]]:
+    def _train(self, draws: list[Draw]) -> list[tuple[Trained, float]]:
         start = time.perf_counter()
-        metrics = self.parts.trainer.step(draws[0])
-        return [(metrics, time.perf_counter() - start)]
+        trained = self.parts.trainer.step(draws[0])
+        return [(trained, time.perf_counter() - start)]
 
-    def _finish_step(self, draw: Draw, metrics: dict[str, float], seconds: float, batch_done: bool) -> Stepped:
-        ledger = self.ledger
+    def _train_duration(self, draw: Draw, _: tuple[Trained, float]) -> float:
+        return self.pace.train(draw)
+
+    def _finish_step(self, draw: Draw, trained: Trained, seconds: float, *, passes: int) -> Stepped:
+        """`passes`: train steps on this batch when no further one follows, else 0."""
+        ledger, store = self.ledger, self.parts.store
         ledger.train_step += 1
+        self._entered = 0
         ledger.trained += len(draw)
         ledger.busy_train_s += seconds
         if ledger.train_step % self.config.publish_every == 0:
             self.parts.channel.publish(self.parts.trainer.weights(), ledger.train_step)
-        self.parts.store.retain(train_step=ledger.train_step)
-        self.statistics.record_left(self.parts.store.departures() * self.config.epochs)
-        return Stepped(ledger.train_step, self._record(draw, metrics), batch_done)
-
-    def _record(self, draw: Draw, metrics: dict[str, float]) -> dict[str, float | None]:
+        followed = self.follow_up.act(store, draw, trained)
+        store.retain(train_step=ledger.train_step)
+        if passes:
+            self.statistics.record_left(store.departures() * passes)
         rewards, self._fresh_rewards = self._fresh_rewards, []
-        fresh = sum(mean * n for mean, n in rewards) / sum(n for _, n in rewards) if rewards else None
-        return {
-            "compute": self.compute,
-            **{key: float(value) for key, value in self.ledger.state_dict().items()},
-            "mu_measured": self.ledger.mu_measured(),
-            "buffer_size": float(len(self.parts.store)),
-            "reward": float(draw.rollouts.reward.mean()),
-            "fresh_reward": fresh,
-            "informative_fraction": float(np.mean(draw.rollouts.group_reward_std > 0)),
-            "completion_tokens": float(draw.rollouts.completion_lengths.mean()),
-            "truncated_fraction": float(draw.rollouts.truncated.mean()),
-            "staleness": float(draw.staleness.mean()),
-            "residence": float(draw.residence.mean()),
-            "uses": float(draw.uses.mean()) + 1,
-            "unique_fraction": len(np.unique(draw.rollout_ids)) / len(draw),
-            **metrics,
-        }
+        record = StepRecord(
+            replace(ledger),
+            self.compute,
+            len(store),
+            rewards,
+            draw,
+            trained,
+            followed,
+            self.follow_up.correct_above,
+        )
+        return Stepped(ledger.train_step, record, batch_done=passes > 0)
 
     def is_spent(self) -> bool:
         """Whether the budget of train steps or compute is used up."""
@@ -180,7 +191,7 @@ class Loop:
             if resumed is None:
                 yield Until(lambda: self._may_start(size), "the learner to publish newer weights")
                 key = ("generate", id(engine), self.parts.channel.latest()[1])
-                work = Work(self._generate(engine), self._next_request(rank), key, self._duration)
+                work = Work(self._generate(engine), self._next_request(rank), key, partial(self._duration, rank - 1))
                 done = yield work
             else:
                 done = resumed if isinstance(resumed, Generated) else (yield resumed)
@@ -197,7 +208,22 @@ class Loop:
         self.ledger.busy_generate_s += done.generate_s
         self.ledger.busy_score_s += done.score_s
         self._fresh_rewards.append((reward, n))
-        return Admitted(rank - 1, n, reward)
+        self._refuse_starving(n)
+        return Admitted(rank - 1, n, reward, done.groups)
+
+    def _refuse_starving(self, n: int) -> None:
+        """Raise `RunError` when rollouts leave as fast as they come while the learner waits: it would wait for ever."""
+        self._entered += n
+        held, config = len(self.parts.store), self.config
+        # What was under way may have arrived too old; nothing else has a reason to leave.
+        late = config.generators * config.group_size * config.groups_per_request
+        if self._learning or self._entered <= held + late + config.batch_size:
+            return
+        if not self.parts.store.can_sample(config.batch_size):
+            raise RunError(
+                f"{self._entered} rollouts entered since the last train step, {held} are held, and no batch of "
+                f"{config.batch_size} can be drawn: raise buffer.capacity_bytes, or what else makes them leave"
+            )
 
     def _may_start(self, size: int) -> bool:
         bound = self.config.max_staleness
@@ -239,9 +265,11 @@ class Loop:
                 engine.load(weights, version)
                 self._loaded[id(engine)] = version
             start = time.perf_counter()
-            finished = list(engine.stream([request for item in items for request in item]))
+            requests = [request for item in items for request in item]
+            finished = list(engine.stream(requests))
             generated = time.perf_counter()
-            finished = [self._scored(group, request) for group, request in zip(finished, _flat(items), strict=True)]
+            scorer = self.parts.scorer
+            finished = [scored(scorer, group, request) for group, request in zip(finished, requests, strict=True)]
             shares = (generated - start) / len(items), (time.perf_counter() - generated) / len(items)
             groups = iter(finished)
             return [
@@ -251,20 +279,8 @@ class Loop:
 
         return execute
 
-    def _scored(self, group: Rollouts, request: GroupRequest) -> Rollouts:
-        if len(group) != request.group_size:
-            raise DataError(f"group {request.group_id} came back with {len(group)} of {request.group_size} rollouts")
-        try:
-            rewards = self.parts.scorer.score(group, [request.task] * len(group))
-        except OstinatoError:
-            raise
-        except Exception as error:
-            where = f"group {request.group_id}, prompt {request.task.prompt[:80]!r}"
-            raise DataError(f"the scorer failed on {where}: {type(error).__name__}: {error}") from error
-        return score_group(group, rewards)
-
-    def _duration(self, done: Generated) -> float:
-        return self.config.mu * len(done.rollouts) / self.config.batch_size
+    def _duration(self, worker: int, done: Generated) -> float:
+        return self.pace.generate(worker, done.rollouts)
 
 
 def aged(draw: Draw, epoch: int) -> Draw:
@@ -278,7 +294,3 @@ def aged(draw: Draw, epoch: int) -> Draw:
         uses=draw.uses + epoch,
         steps_since_last_use=np.ones_like(draw.steps_since_last_use),
     )
-
-
-def _flat(items: list[list[GroupRequest]]) -> list[GroupRequest]:
-    return [request for item in items for request in item]

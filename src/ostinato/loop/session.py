@@ -7,28 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ostinato.buffer import (
-    Epoch,
-    MaxStaleness,
-    MinSize,
-    NeverUsedFirst,
-    PositiveBias,
-    ReplayBuffer,
-    Retention,
-    Sampler,
-    ShardedBuffer,
-    Uniform,
-    no_buffer,
-)
-from ostinato.config import BufferConfig, LoopConfig, RunConfig, config_to_dict
+from ostinato.config import RunConfig, config_to_dict
 from ostinato.evaluation import evaluate
+from ostinato.governors import reuse_governor
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.checkpoint import Place, load_checkpoint, save_checkpoint
 from ostinato.loop.clock import Clock, InFlight, VirtualClock, WallClock
 from ostinato.loop.events import Stepped
-from ostinato.loop.loop import Generated, Loop, Parts
+from ostinato.loop.follow_up import FollowUp
+from ostinato.loop.groups import Generated
+from ostinato.loop.loop import Loop, Parts
 from ostinato.loop.run_directory import RunDirectory, checkpoints
-from ostinato.protocols import Backend, Generator, Sampling, Store
+from ostinato.loop.stores import build_store, is_prioritized, written_priority
+from ostinato.protocols import Backend, Generator, Sampling
 from ostinato.telemetry import write_json
 
 EVALUATION_STREAM = 3
@@ -98,8 +89,9 @@ class Session:
         self._files.close()
 
     def _stepped(self, event: Stepped, stop: Callable[[], bool]) -> bool:
-        record = {"event": "step", "time_s": self._clock.now, **event.record, "train_step": event.train_step}
-        self._emit(record)
+        held = {"buffer_correct_fraction": self._loop.parts.store.metrics()["correct_fraction"]}
+        record = {"event": "step", "time_s": self._clock.now, **event.record, **held}
+        self._emit(record | {"train_step": event.train_step})
         every = self.config.evaluation.every_units
         if every and self._loop.compute >= self._next_point * every:
             self._evaluate()
@@ -160,7 +152,14 @@ class Session:
         sampling = Sampling(**asdict(self.config.sampling))
         store = build_store(self.config.buffer, config)
         parts = Parts(engines, self.backend.scorer, store, self._trainer, self._channel, self.backend.tasks)
-        return Loop(config, sampling, parts, seed=self.config.seed, consume_once=self.config.buffer.kind == "queue")
+        follow_up = FollowUp(
+            correct_above=self.config.buffer.correct_above,
+            reuse=reuse_governor(self.config),
+            priority=written_priority(self.config.buffer),
+            prioritized=is_prioritized(self.config.buffer),
+        )
+        once = self.config.buffer.kind == "queue"
+        return Loop(config, sampling, parts, seed=self.config.seed, consume_once=once, follow_up=follow_up)
 
     def _open(self, resume: bool, about: Mapping[str, Any]) -> None:
         settings = config_to_dict(self.config)
@@ -179,43 +178,14 @@ class Session:
         target = self._files.path / "checkpoints" / f"step-{self._loop.ledger.train_step:08d}"
         place = Place(self._next_point, self._files.metrics.position)
         save_checkpoint(target, self._loop, self._channel, self._clock, place)
-        write_json(self._files.path / "statistics.json", self._loop.statistics.summary())
+        summary = {**self._loop.statistics.summary(), **self._loop.follow_up.summary()}
+        write_json(self._files.path / "statistics.json", summary)
         self._files.prune()
 
     def _finish(self) -> None:
         ledger = self._loop.ledger
         summary = {**asdict(ledger), "compute": self._loop.compute, "mu_measured": ledger.mu_measured()}
         write_json(self._files.path / "finished.json", summary)
-
-
-def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
-    """The buffer, its T shards, or the queue that a recipe asks for."""
-    if buffer.kind == "queue":
-        return no_buffer(buffer.capacity, order=buffer.order, max_staleness=loop.max_staleness)
-    count = loop.trainers if loop.shards else 1
-    shards = [
-        ReplayBuffer(
-            buffer.capacity // count,
-            sampler=_sampler(buffer),
-            retention=_retention(buffer, loop),
-            limiter=MinSize(buffer.min_size // count),
-            first_id=index,
-            id_stride=count,
-        )
-        for index in range(count)
-    ]
-    return ShardedBuffer(shards) if loop.shards else shards[0]
-
-
-def _sampler(buffer: BufferConfig) -> Sampler:
-    if buffer.sampler == "epoch":
-        return Epoch()
-    return NeverUsedFirst() if buffer.sampler == "never_used_first" else Uniform(buffer.replacement)
-
-
-def _retention(buffer: BufferConfig, loop: LoopConfig) -> list[Retention]:
-    rules: list[Retention] = [] if loop.max_staleness is None else [MaxStaleness(loop.max_staleness)]
-    return [*rules, PositiveBias(buffer.positive_bias, buffer.correct_above)] if buffer.positive_bias else rules
 
 
 def powers_of_two(n: int) -> list[int]:

@@ -73,3 +73,8 @@ def draw_of(rollouts: Rollouts, weights: Any = 1.0) -> Draw:
 @pytest.fixture
 def make_draw() -> Any:
     return draw_of
+
+
+@pytest.fixture(scope="module")
+def make_module_draw() -> Any:
+    return draw_of

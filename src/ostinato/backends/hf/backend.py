@@ -16,6 +16,7 @@ from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.backends.hf.warm_start import WarmStartReport, warm_start
 from ostinato.backends.process import ProcessGenerator
 from ostinato.config import RunConfig, SamplingConfig
+from ostinato.governors import step_governor
 from ostinato.protocols import Sampling
 from ostinato.tasks import TaskSet, TextScorer, create
 
@@ -59,7 +60,13 @@ class HFBackend:
         """A trainer at the initial weights, with a model of its own."""
         config = self._config
         return HFTrainer(
-            self._model, self.tokenizer, loss=config.loss, optimizer=config.optimizer, bf16=config.model.bf16
+            self._model,
+            self.tokenizer,
+            loss=config.loss,
+            optimizer=config.optimizer,
+            bf16=config.model.bf16,
+            max_new_tokens=config.sampling.max_new_tokens,
+            governor=step_governor(config),
         )
 
     def generator(self) -> HFGenerator:
