@@ -147,7 +147,7 @@ def test_run_when_the_disk_is_full_fails_in_one_line_and_keeps_the_checkpoint(tm
     # RLIMIT_FSIZE makes a write fail as a full disk does, at a size reached in the middle of the run.
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000));"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (250000, 250000));"
         "from ostinato.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = ["train", TOY, "--out", "run", "--checkpoint_every", "20", "--buffer.capacity", "60"]

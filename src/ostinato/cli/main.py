@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ostinato.cli.buffer_arguments import add_buffer_commands
+from ostinato.cli.plan_arguments import add_plan_command
+from ostinato.cli.simulate_arguments import add_simulate_command
 from ostinato.errors import ConfigError, OstinatoError
 from ostinato.recipe import settings_help
 
@@ -21,6 +23,8 @@ COMMANDS = {
     "eval": "ostinato.cli.evaluate",
     "report": "ostinato.cli.report",
     "buffer": "ostinato.cli.buffer",
+    "plan": "ostinato.cli.plan",
+    "simulate": "ostinato.cli.simulate",
 }
 """Where each subcommand lives; imported only when it is called."""
 
@@ -95,6 +99,8 @@ def build_parser() -> argparse.ArgumentParser:
     report = _command(commands, "report", "write report.html and figures of a run or a comparison", settings=False)
     report.add_argument("run_directory", type=Path, metavar="RUN")
     add_buffer_commands(commands)
+    add_plan_command(commands)
+    add_simulate_command(commands)
     return parser
 
 

@@ -58,7 +58,7 @@ def accuracy_against_compute(summary: Mapping[str, Any], path: Path) -> Figure:
     return figure
 
 
-def replay_histograms(runs: Mapping[str, Mapping[str, Any]], path: Path) -> Figure:
+def replay_histograms(runs: Mapping[str, Mapping[str, Any]], path: Path | Sequence[Path]) -> Figure:
     """Staleness, uses and steps since last use, one row of panels a run, the mean marked (paper, figure 2).
 
     `runs` maps a label to what `ReplayStatistics.summary` returned. Bars are fractions of all that panel counts; the

@@ -38,6 +38,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "savefig.dpi": 150,
     "savefig.facecolor": "white",
+    "svg.hashsalt": "ostinato",  # ids in an SVG are random without it
 }
 
 
@@ -48,10 +49,13 @@ def colors(names: Sequence[str], baseline: str = "baseline") -> dict[str, str]:
 
 
 @contextmanager
-def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Any]]:
-    """A figure of `size` inches and its axes (rows, columns), written to `path` as PNG when the block ends.
+def panels(
+    path: Path | Sequence[Path], rows: int, columns: int, size: tuple[float, float]
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure of `size` inches and its axes (rows, columns), written to each `path` when the block ends.
 
-    Raises `MissingExtraError` without matplotlib.
+    A path that ends in .svg becomes an SVG, the same bytes for the same figure; any other a PNG. Raises
+    `MissingExtraError` without matplotlib.
     """
     try:
         import matplotlib
@@ -61,13 +65,17 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False)
-        _write_png(figure, path)
+        for one in (path,) if isinstance(path, Path) else path:
+            _write(figure, one)
 
 
-def _write_png(figure: Figure, path: Path) -> None:
+def _write(figure: Figure, path: Path) -> None:
     """Draw in memory first, then put the whole file in place."""
     image = io.BytesIO()
-    figure.savefig(image, format="png")
+    if path.suffix == ".svg":
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    else:
+        figure.savefig(image, format="png")
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(image.getvalue())

@@ -78,12 +78,12 @@ def _power_law(workload: Workload, alpha: float) -> Optimum:
         return _at(workload, 1.0)
     root = alpha + math.sqrt(alpha**2 + mu * rho * (1 - 2 * alpha))
     y = mu * (1 - 2 * alpha) / root if root else math.inf
-    if alpha == 0:
+    x = y / (2 * alpha) / (1 + mu / y) if alpha and math.isfinite(y) else math.inf
+    if not math.isfinite(x):  # alpha is 0, or so small that the best age is no float: then x^(2 alpha) is 1
         j = float(workload.variance.mean_second_moment(1.0)) * (
             (1 + y / mu) * (1 / y + rho) if math.isfinite(y) else 1 / mu
         )
         return Optimum(math.inf, y, j, "keep_everything")
-    x = y * y / (2 * alpha * (mu + y))
     if x < y:
         # The optimum lies on the edge x = y, or where that ends.
         half, target = alpha * (2 + rho * mu), 2 * mu * (1 - 2 * alpha)

@@ -2,9 +2,9 @@
 
 The optimum of `optimum` is a pair of real numbers. Here W generators, T trainers and N rollouts are enumerated and
 each design is charged with what it really does: mu T / W uses, a buffer of N rollouts of which B W / (mu T) leave in a
-train step, ages counted in whole train steps.
+train step.
 
-Source: arXiv 2604.08706, sections 2 and 4; ages at the middle of their train step are ours.
+Source: arXiv 2604.08706, sections 2 and 4.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError
 from ostinato.theory.accounting import compute_ratio, mean_uses
-from ostinato.theory.variance import Floats, PowerLaw
+from ostinato.theory.variance import PowerLaw
 from ostinato.theory.workload import Workload
 
 COARSE = 4096
 """Capacities tried for one split before the neighborhood of the best is searched one by one."""
 
 NO_COST_BATCHES = 64
-"""Where age costs nothing the best capacity is without end: then this many batches are tried at most."""
+"""Where age costs nothing the best capacity is without end: then this many batches are tried at most, or what
+memory holds where that is said."""
+
+MOST_ROLLOUTS = 10**12
+"""Largest batch, group and buffer; what a recipe takes too."""
+
+MOST_GPUS = 4096
+"""Splits are tried one by one."""
 
 LONGEST_HORIZON = 1_000_000
 """Train steps that a rollout stays at most in any design that is tried."""
@@ -44,6 +50,10 @@ class Limits:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.group_size < 1:
             raise ConfigError(f"batch and group size must be at least 1, got {self.batch_size} and {self.group_size}")
+        sizes = {"batch size": self.batch_size, "group size": self.group_size, "max_capacity": self.max_capacity or 0}
+        for name, size in sizes.items():
+            if size > MOST_ROLLOUTS:
+                raise ConfigError(f"{name} must be at most {MOST_ROLLOUTS:,} rollouts, got {size}")
         if self.max_capacity is not None and self.max_capacity < max(self.batch_size, self.group_size):
             raise ConfigError(
                 f"max_capacity must hold a batch of {self.batch_size} and a group of {self.group_size} rollouts, "
@@ -82,6 +92,8 @@ def split_designs(workload: Workload, gpus: int, limits: Limits) -> list[Design]
     """
     if gpus < 2:
         raise ConfigError(f"generators beside trainers need at least 2 GPUs, got {gpus}; plan in turns for one")
+    if gpus > MOST_GPUS:
+        raise ConfigError(f"at most {MOST_GPUS} GPUs can be split, got {gpus}; plan a share: only W : T : N counts")
     found: list[Design] = []
     for trainers in range(1, gpus):
         generators = gpus - trainers
@@ -90,10 +102,7 @@ def split_designs(workload: Workload, gpus: int, limits: Limits) -> list[Design]
         uses, gamma = mean_uses(workload.mu, generators, trainers), compute_ratio(workload.mu, generators, trainers)
         found += _designs(workload, limits, uses, gamma, generators, trainers)
     if not found:
-        raise ConfigError(
-            f"no design of {gpus} GPUs is possible: a buffer of {limits.max_capacity} rollouts is smaller than "
-            "what generators make in a train step, whatever the split"
-        )
+        raise ConfigError(f"no design of {gpus} GPUs is possible, whatever the split: {_obstacle(workload, limits)}")
     return sorted(found, key=lambda design: design.objective)
 
 
@@ -123,19 +132,6 @@ def held_time_ratio(workload: Workload, design: Design, generators: int, trainer
     return design.gamma * (1 + workload.mu) / held
 
 
-def mean_over_ages(workload: Workload, x: Floats) -> Floats:
-    """sbar2 over the ages that a FIFO really holds: (1/x) sum over s of sigma^2(s + 1/2), the last one in part.
-
-    A sum from sigma^2(0) would be 0 at x = 1 for a power law, and the best design would seem free.
-    """
-    whole = np.floor(x).astype(np.int64)
-    top = int(whole.max())
-    ages = np.minimum(np.arange(top + 1) + 0.5, workload.variance.longest)
-    at = workload.variance.second_moment(ages)
-    total = np.concatenate([[0.0], np.cumsum(at)])
-    return np.asarray((total[whole] + (x - whole) * at[whole]) / x)
-
-
 def _designs(
     workload: Workload, limits: Limits, uses: float, gamma: float, generators: int, trainers: int
 ) -> Iterator[Design]:
@@ -146,12 +142,11 @@ def _designs(
     if highest < lowest:
         return
     coarse = np.unique(np.geomspace(lowest, highest, COARSE).round().astype(np.int64).clip(lowest, highest))
-    near = int(np.argmin(_charge(workload, coarse * step, per_step, uses)))
+    near = int(np.argmin(workload.objective(coarse * step / per_step, uses)))
     low, high = coarse[max(near - 1, 0)], coarse[min(near + 1, len(coarse) - 1)]
     fine = np.arange(low, high + 1, max((high - low) // (64 * COARSE), 1)) * step
-    charges = _charge(workload, fine, per_step, uses)
+    charges = workload.objective(fine / per_step, uses)
     best = int(np.argmin(charges))
-    j0 = float(mean_over_ages(workload, np.ones(1))[0]) * (1 + 1 / workload.mu) * (1 + workload.rho)
     yield Design(
         generators,
         trainers,
@@ -161,24 +156,26 @@ def _designs(
         float(fine[best] / per_step),
         gamma,
         float(charges[best]),
-        1 - float(charges[best]) / j0,
+        1 - float(charges[best]) / workload.objective_without_buffer(),
     )
+
+
+def _obstacle(workload: Workload, limits: Limits) -> str:
+    if limits.max_capacity is None:
+        longest = workload.variance.longest
+        return f"a batch of {limits.batch_size} reaches beyond the measured ages, {longest:g} train steps"
+    return f"a buffer of {limits.max_capacity} rollouts is smaller than what generators make in a train step"
 
 
 def _most(workload: Workload, limits: Limits, per_step: float, least: int) -> int:
     """The largest capacity worth trying: what memory holds, what was measured, where a power law has turned."""
-    law, bounds = workload.variance, [math.inf if limits.max_capacity is None else float(limits.max_capacity)]
+    law, bounds = workload.variance, [float(MOST_ROLLOUTS if limits.max_capacity is None else limits.max_capacity)]
     if math.isfinite(law.longest):
         bounds.append(law.longest * per_step)
     elif isinstance(law, PowerLaw) and law.alpha > 0:
         # x^(2 alpha) (1/y + rho + 1/x) rises from x = (1/(2 alpha) - 1) / (1/y + rho) on.
         turn = (1 / (2 * law.alpha) - 1) / (per_step / limits.batch_size + workload.rho)
         bounds.append(max(min(turn + 2, LONGEST_HORIZON) * per_step, least))
-    else:
+    elif limits.max_capacity is None:
         bounds.append(max(NO_COST_BATCHES * limits.batch_size, least))
     return int(min(bounds))
-
-
-def _charge(workload: Workload, capacity: NDArray[np.int64], per_step: float, uses: float) -> Floats:
-    x = capacity / per_step
-    return mean_over_ages(workload, x) * (1 + uses / workload.mu) * (1 / uses + 1 / x + workload.rho)

@@ -16,6 +16,15 @@ from ostinato.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 
+MOST_ALPHA = 10.0
+"""From 1/2 on nothing should be kept, so a larger exponent changes no plan; its powers overflow."""
+
+MOST_AGE = 1e9
+"""Train steps: the oldest age that a measurement may name."""
+
+MOST_MOMENT = 1e100
+"""Second moments are within its inverse and it: their sums and products must stay floats."""
+
 
 class VarianceLaw(Protocol):
     """sigma^2 over ages, and its mean over a buffer that keeps rollouts for x train steps."""
@@ -35,8 +44,8 @@ class VarianceLaw(Protocol):
 class PowerLaw:
     """sigma(s) = (s / tau)^alpha, so the mean over ages 0 to x is (x / tau)^(2 alpha) / (2 alpha + 1).
 
-    alpha 0: age costs nothing. tau only scales: no optimum depends on it. Raises `ConfigError` unless alpha >= 0 and
-    tau > 0.  Source: arXiv 2604.08706, section 4.
+    alpha 0: age costs nothing. tau only scales: no optimum depends on it. Raises `ConfigError` unless
+    0 <= alpha <= 10 and tau > 0.  Source: arXiv 2604.08706, section 4.
     """
 
     alpha: float
@@ -45,6 +54,8 @@ class PowerLaw:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise ConfigError(f"alpha must be at least 0 (variance cannot fall with age), got {self.alpha}")
+        if self.alpha > MOST_ALPHA:
+            raise ConfigError(f"alpha must be at most {MOST_ALPHA:g}, got {self.alpha}; from 0.5 on nothing is kept")
         if not (np.isfinite(self.tau) and self.tau > 0):
             raise ConfigError(f"tau must be above 0 train steps, got {self.tau}")
 
@@ -67,7 +78,7 @@ class MeasuredVariance:
 
     Beyond the last age nothing is known: asking for it raises `DataError`, and no design goes there. `ages` (train
     steps, >= 0, rising) and `second_moments` (> 0, not falling) are (n,) with n >= 1; `monotone` makes a noisy
-    measurement so. Raises `DataError` otherwise.
+    measurement so. Ages up to 1e9, moments from 1e-100 to 1e100. Raises `DataError` otherwise.
     """
 
     def __init__(self, ages: ArrayLike, second_moments: ArrayLike) -> None:
@@ -76,8 +87,14 @@ class MeasuredVariance:
             raise DataError(f"ages and second moments must be two lists of one length, got {at.shape}, {values.shape}")
         if not np.all(np.isfinite(at)) or at[0] < 0 or np.any(np.diff(at) <= 0):
             raise DataError(f"ages must be finite, at least 0 and rising, got {at.tolist()}")
+        if at[-1] > MOST_AGE:
+            raise DataError(f"ages must be at most {MOST_AGE:g} train steps, got {at[-1]:g}")
         if not np.all(np.isfinite(values)) or values[0] <= 0:
             raise DataError(f"second moments must be finite and above 0, got {values.tolist()}")
+        if values.max() > MOST_MOMENT or values.min() < 1 / MOST_MOMENT:
+            raise DataError(
+                f"second moments must be within {1 / MOST_MOMENT:g} and {MOST_MOMENT:g}, got {values.tolist()}"
+            )
         if np.any(falls := np.diff(values) < 0):
             i = int(np.flatnonzero(falls)[0])
             raise DataError(

@@ -18,6 +18,10 @@ from ostinato.errors import ConfigError
 from ostinato.theory.variance import Floats, VarianceLaw
 
 
+LEAST_MU, MOST_MU = 1e-9, 1e12
+"""The cost ratios that a recipe takes; beyond them floats run out in what is computed of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A model on a task: `mu`, cost of generating a batch over training on it; `rho` in [0, 1], correlation of rollouts
@@ -29,8 +33,10 @@ class Workload:
     variance: VarianceLaw
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mu) and self.mu > 0):
+        if not self.mu > 0:
             raise ConfigError(f"mu must be above 0, got {self.mu}")
+        if not LEAST_MU <= self.mu <= MOST_MU:
+            raise ConfigError(f"mu must be within {LEAST_MU:g} and {MOST_MU:g}, got {self.mu}")
         if not 0 <= self.rho <= 1:
             raise ConfigError(f"rho must be within [0, 1], got {self.rho}")
 

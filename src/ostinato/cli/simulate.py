@@ -1,0 +1,166 @@
+"""`ostinato simulate`."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from ostinato.config import RunConfig
+from ostinato.errors import ConfigError, DataError
+from ostinato.loop.run_directory import newest_checkpoint
+from ostinato.recipe import apply_overrides, config_from_dict, merge, recipe_tree
+from ostinato.rollout_files import open_stored
+from ostinato.simulation import Empirical, Fixed, Lengths, LogNormal, Service, Simulation, simulate
+
+LOOP = (
+    "generators",
+    "trainers",
+    "batch_size",
+    "group_size",
+    "groups_per_request",
+    "mu",
+    "publish_every",
+    "max_staleness",
+    "epochs",
+)
+BUFFER = ("capacity", "min_size", "positive_bias", "order", "sampler")
+"""Options that are settings of a recipe's section, under the same name."""
+
+WITHOUT_A_MODEL: dict[str, Any] = {"model": {"backend": "toy"}, "task": {"name": "toy"}}
+GROUP_SIZE, STEPS = 16, 2000
+"""What stands for the options that nobody gives, and is not the recipe's default."""
+
+FIGURE_2 = [(6, 2, n) for n in (84, 252, 756, 2268)] + [(w, t, 252) for w, t in ((6, 2), (5, 3), (4, 4))]
+"""(W, T, N) of the paper's figure 2."""
+
+
+def run(arguments: Namespace) -> int:
+    """Play, print and draw; returns the exit code."""
+    if arguments.figure_2 is not None:
+        return _figure_2(arguments)
+    simulation = simulation_of(arguments)
+    result = simulate(simulation)
+    if arguments.json:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print("\n".join(lines(simulation, result)))
+    if arguments.figure is not None:
+        _draw({_label(simulation): result}, [arguments.figure])
+    return 0
+
+
+def simulation_of(arguments: Namespace) -> Simulation:
+    """What the recipe and the options say. Raises `ConfigError` or `DataError` with one line."""
+    tree = {} if arguments.recipe is None else recipe_tree(arguments.recipe)
+    tree = {name: tree[name] for name in ("loop", "buffer", "seed") if name in tree}
+    given = {name: getattr(arguments, name) for name in (*LOOP, *BUFFER, "seed", "steps")}
+    given = {name: value for name, value in given.items() if value is not None}
+    loop = {name: given[name] for name in LOOP if name in given}
+    buffer = {name: given[name] for name in BUFFER if name in given}
+    if arguments.recipe is None:
+        loop.setdefault("group_size", GROUP_SIZE)
+    loop["train_steps"] = given.get("steps", tree.get("loop", {}).get("train_steps") or STEPS)
+    loop["clock"] = "virtual"
+    if arguments.buffer is not None:
+        buffer["kind"] = arguments.buffer
+    if arguments.no_replacement:
+        buffer["replacement"] = False
+    if arguments.shards:
+        loop["shards"] = True
+    seed = {"seed": given["seed"]} if "seed" in given else {}
+    config = _config(merge({**WITHOUT_A_MODEL, **tree}, {"loop": loop, "buffer": buffer, **seed}), arguments.overrides)
+    fraction, factor = arguments.stragglers
+    service = Service(
+        lengths=lengths_of(arguments.lengths),
+        batching=arguments.batching,
+        straggler_fraction=fraction,
+        straggler_factor=factor,
+        pause=arguments.pause,
+        pause_for=arguments.pause_for,
+        reward_latency=arguments.reward_latency,
+    )
+    return Simulation(config.loop, config.buffer, service, arguments.success_rate, config.seed)
+
+
+def lengths_of(how: str) -> Lengths:
+    """`fixed`, `lognormal:SIGMA`, or the completions of a run, a buffer or a file of rollouts."""
+    kind, _, sigma = how.partition(":")
+    if how == "fixed":
+        return Fixed()
+    if kind == "lognormal":
+        try:
+            return LogNormal(float(sigma))
+        except ValueError:
+            raise ConfigError(f"--lengths lognormal:SIGMA needs a number, got {how!r}") from None
+    path = Path(how)
+    if not path.exists():
+        raise ConfigError(f"--lengths must be fixed, lognormal:SIGMA or a path that exists, got {how!r}")
+    stored = open_stored(newest_checkpoint(path) if (path / "checkpoints").is_dir() else path)
+    found = [float(n) for part in stored.parts() for n in part.completion_lengths if n > 0]
+    if not found:
+        raise DataError(f"{path} holds no completions to take lengths from")
+    return Empirical(found)
+
+
+def lines(simulation: Simulation, result: dict[str, Any]) -> list[str]:
+    """For a person."""
+    loop, wait = simulation.loop, result["queue_wait"]
+    what = "queued, each used once" if simulation.buffer.kind == "queue" else "kept and drawn again"
+    theory = f"with a buffer mu T / W = {result['mean_uses']:.2f}, gamma = {result['gamma']:.3f}"
+    rows = [
+        ("uses", f"{_mean(result, 'uses')} a rollout that has left"),
+        ("staleness", f"{_mean(result, 'staleness')} train steps, residence {_mean(result, 'residence')}"),
+        (
+            "last use",
+            f"{_mean(result, 'steps_since_last_use')} train steps ago; {_new(result):.1%} of samples were new",
+        ),
+        ("waiting", f"generators {result['generator_idle']:.1%}, trainers {result['trainer_idle']:.1%} of their time"),
+        ("full queue", f"requests waited {wait['mean']:.3g} C on average, {wait['max']:.3g} C at most"),
+        ("cost", f"{result['compute_per_update']:.3f} baseline updates a train step"),
+        ("time", f"{result['time']:.1f} C, {result['generated']} rollouts generated"),
+        ("theory", theory),
+    ]
+    head = f"W {loop.generators}, T {loop.trainers}: {simulation.buffer.capacity} rollouts {what}"
+    return [f"{head}; {result['train_steps']} train steps", *(f"  {name:<11} {text}" for name, text in rows)]
+
+
+def _figure_2(arguments: Namespace) -> int:
+    results = {}
+    for generators, trainers, capacity in FIGURE_2:
+        given = {"generators": generators, "trainers": trainers, "capacity": capacity}
+        simulation = simulation_of(Namespace(**{**vars(arguments), **given}))
+        if _label(simulation) not in results:
+            results[_label(simulation)] = simulate(simulation)
+    arguments.figure_2.mkdir(parents=True, exist_ok=True)
+    paths = [arguments.figure_2 / f"replay_histograms.{ending}" for ending in ("svg", "png")]
+    _draw(results, paths)
+    if arguments.json:
+        print(json.dumps(results, allow_nan=False))
+    else:
+        print("\n".join(map(str, paths)))
+    return 0
+
+
+def _draw(results: dict[str, dict[str, Any]], paths: list[Path]) -> None:
+    from ostinato.report.plots import replay_histograms
+
+    replay_histograms(results, paths)
+
+
+def _label(simulation: Simulation) -> str:
+    return f"({simulation.loop.generators}, {simulation.loop.trainers}), N = {simulation.buffer.capacity}"
+
+
+def _config(tree: dict[str, Any], overrides: list[str]) -> RunConfig:
+    return config_from_dict(apply_overrides(tree, overrides), where="simulate")
+
+
+def _mean(result: dict[str, Any], name: str) -> str:
+    mean = result[name]["mean"]
+    return "none" if mean is None else f"{mean:.2f}"
+
+
+def _new(result: dict[str, Any]) -> float:
+    return float(result["new"]) / max(int(result["trained"]), 1)
