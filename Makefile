@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: env demo test bench bench-buffer bench-trl smollm2 clean
+.PHONY: env demo test bench bench-buffer bench-logprobs bench-trl smollm2 clean
 
 env: $(STAMP)
 
@@ -27,6 +27,9 @@ bench: bench-buffer bench-trl
 
 bench-buffer: .venv-bench/.ready
 	.venv-bench/bin/python -m benchmarks.buffer $(if $(JSON),--json $(JSON))
+
+bench-logprobs: .venv-bench/.ready
+	.venv-bench/bin/python -m benchmarks.logprobs --markdown docs/logprobs.md
 
 bench-trl: .venv-bench/.ready
 	.venv-bench/bin/python benchmarks/trl_throughput.py

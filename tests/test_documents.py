@@ -29,7 +29,9 @@ def test_python_when_shown_runs_and_prints_what_stands_below(path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_when_shown_parse(path) -> None:
     for line in re.findall(
-        r"^(?:\$ )?ostinato ((?:train|compare|eval|report|buffer) .*)$", path.read_text("utf-8"), re.MULTILINE
+        r"^(?:\$ )?ostinato ((?:train|compare|eval|report|buffer|plan|simulate) .*)$",
+        path.read_text("utf-8"),
+        re.MULTILINE,
     ):
         words = shlex.split(line, comments=True)
         if "--help" in words or any(word.isupper() or "$" in word for word in words):

@@ -13,10 +13,21 @@ PACKAGE = ROOT / "src" / "ostinato"
 
 FLOORS = [
     {"errors", "ragged", "rollouts", "protocols", "staleness", "config", "recipe", "telemetry", "interrupt"},
-    {"advantages", "buffer", "rollout_files", "theory", "stats", "evaluation", "tasks"},
-    {"losses", "batching", "tensors"},
+    {
+        "advantages",
+        "buffer",
+        "rollout_files",
+        "theory",
+        "stats",
+        "evaluation",
+        "tasks",
+        "governors",
+        "usable",
+        "loss_advantages",
+    },
+    {"losses", "batching", "tensors", "logprobs", "packing"},
     {"loop", "sharing"},
-    {"backends", "report"},
+    {"backends", "report", "simulation"},
     {"cli"},
     {"__main__"},
 ]
@@ -27,6 +38,8 @@ MAY_IMPORT = {
     "losses": {"torch"},
     "batching": {"torch"},
     "tensors": {"torch"},
+    "logprobs": {"torch"},
+    "packing": {"torch"},
     "backends": {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub"},
     "report": set(),
 }
@@ -130,7 +143,19 @@ def test_import_when_torch_is_blocked_works_and_stays_light() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".buffer", ".theory", ".stats", ".evaluation", ".tasks", ".losses", ".loop", ".report"],
+    [
+        "",
+        ".buffer",
+        ".theory",
+        ".stats",
+        ".evaluation",
+        ".tasks",
+        ".losses",
+        ".loop",
+        ".report",
+        ".governors",
+        ".advantages",
+    ],
 )
 def test_face_when_listed_is_sorted_and_documented(name) -> None:
     module = importlib.import_module("ostinato" + name)
