@@ -8,6 +8,7 @@ from ostinato.advantages import (
     group_statistics,
     grpo_advantages,
     joint_groups,
+    overlong_penalty,
     score_group,
     split_groups,
 )
@@ -155,3 +156,22 @@ def test_statistics_when_their_arguments_contradict_are_refused(arguments, error
     given = {"rewards_n": np.array([1.0, 0.0, 0.5]), "group_id_n": np.array([4, 4, 6])}
     with pytest.raises(error, match=message):
         group_statistics(**given | arguments)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8, np.float16, np.float32])
+def test_group_statistics_when_rewards_are_of_a_small_type_do_not_wrap_around(dtype) -> None:
+    mean, std = group_statistics(np.array([1, 0], dtype), np.zeros(2, np.int64))
+    np.testing.assert_allclose(mean, [0.5, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(std, [0.5**0.5] * 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -1e200])
+def test_group_statistics_when_a_reward_is_nan_or_its_square_overflows_names_it(reward) -> None:
+    with pytest.raises(DataError, match=r"reward of rollout 1 is .*, expected a number within ±1e\+100"):
+        group_statistics(np.array([0.0, reward]), np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int16])
+def test_overlong_penalty_when_lengths_are_of_a_small_or_unsigned_type_is_the_same(dtype) -> None:
+    penalty = overlong_penalty(np.array([80, 95, 250], dtype), max_tokens=100, margin_tokens=10)
+    np.testing.assert_allclose(penalty, [0.0, -0.5, -1.0])

@@ -62,7 +62,14 @@ IntRow = Sequence[int] | NDArray[np.integer[Any]]
 
 def described(value: Any) -> str:
     """What a value is, for messages: dtype and shape of an array, the type of anything else."""
-    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+    if is_array(value):
+        return f"{value.dtype} {value.shape}"
+    return type(value).__name__
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array whose items all count; those of a masked one need not."""
+    return type(value) is np.ndarray or (isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray))
 
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
@@ -97,7 +104,7 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 
 def check_offsets(offsets: NDArray[np.int64], total: int) -> None:
     """Raise `DataError` unless the offsets rise from 0 to `total`, the number of values."""
-    if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
+    if not is_array(offsets) or offsets.dtype != np.int64 or offsets.ndim != 1 or not len(offsets):
         raise DataError(f"offsets are {described(offsets)}, expected int64 (rows + 1,)")
     if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise DataError(f"offsets must rise from 0 to {total}, the number of values, got {offsets[:8]}...")
@@ -214,7 +221,7 @@ def row_columns(n: int, given: Mapping[str, Any], types: Mapping[str, type[np.ge
 
 def check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
     """Raise `DataError` unless the column is an array of this dtype and shape."""
-    good = isinstance(column, np.ndarray) and column.shape == shape
+    good = is_array(column) and column.shape == shape
     if not good or (column.dtype.type is not dtype and column.dtype != dtype) or not column.dtype.isnative:
         raise DataError(f"{name} is {described(column)}, expected {dtype.__name__.rstrip('_')} {shape}")
 
@@ -224,7 +231,7 @@ def check_extra(name: str, column: Any, n: int) -> None:
     if not isinstance(name, str):  # a file could not give it back
         raise DataError(f"the name of an extra column is {name!r}, expected a str")
     values = column.values if isinstance(column, Ragged) else column
-    if not isinstance(values, np.ndarray) or not values.ndim or values.dtype.hasobject:
+    if not is_array(values) or not values.ndim or values.dtype.hasobject:
         raise DataError(f"extra column {name!r} is {described(values)}, expected a Ragged or an array without objects")
     if len(column) != n:
         raise DataError(f"extra column {name!r} has {len(column)} rows, expected {n}")

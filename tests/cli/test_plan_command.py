@@ -206,3 +206,33 @@ def test_plan_when_asked_for_the_impossible_answers_in_one_line(tmp_path, monkey
         return
     assert code in (1, 2)
     assert message in error and error.count("\n") == 1 and error.startswith("ostinato: error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--mu 5 --variance 5=1,4=2", "--variance: ages must be finite"),
+        ("--mu 5 --variance 0=1e308,5=1.7e308", "--variance: second moments must be within"),
+        ("--mu 5 --batch-size 8 --group-size 16", "groups of 16 never fit in batches of 8"),
+        ("--mu 5 --figures here/figures", "--figures: here is no directory"),
+        ("--mu 1e300", "mu must be within 1e-09 and 1e+12"),
+        ("--mu 5 --gpus 100000", "at most 4096 GPUs"),
+    ],
+)
+def test_plan_when_a_number_leads_nowhere_says_so_in_one_line(words, message, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").write_text("")
+    assert main(["plan", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_plan_when_only_a_small_batch_is_given_takes_a_group_that_fits(capsys) -> None:
+    assert main(["plan", "--mu", "5", "--rho", "0.05", "--batch-size", "8"]) == 0
+    assert "batches of 8, groups of 8" in capsys.readouterr().out
+
+
+def test_plan_when_the_split_to_compare_with_is_no_pair_says_what_was_expected(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--mu", "5", "--no-buffer-split", "3"])
+    assert "expected W,T, two whole numbers of at least 1, got '3'" in capsys.readouterr().err

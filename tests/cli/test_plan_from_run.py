@@ -96,3 +96,39 @@ def test_plan_when_it_reads_a_run_changes_nothing(tmp_path, capsys) -> None:
     numbers(capsys, str(run))
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     assert read_json_object(run / "run.json")["settings"]["loop"]["generators"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("busy_generate_s", "x"),
+        ("generated", 10**400),
+        ("age_1_3.chi2_token", [1]),
+        ("age_1_3.tokens", True),
+        ("age_1_3.chi2_token", 1e300),
+        ("grad_cosine", "x"),
+    ],
+)
+def test_plan_when_a_metric_is_no_number_names_it_in_one_line(name, value, tmp_path, capsys) -> None:
+    run = make_run(tmp_path / "run", gradients=True)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    damaged = [json.dumps({**json.loads(line), name: value}) for line in lines]
+    (run / "metrics.jsonl").write_text("\n".join(damaged) + "\n")
+    assert main(["plan", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert f"metrics.jsonl: {name} must be a number" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("staleness", [{}, {"counts": ["a"]}, {"counts": [-1, 2]}, {"counts": {"a": 1}}, [1]])
+def test_plan_when_the_histogram_is_damaged_says_so(staleness, tmp_path, capsys) -> None:
+    run = make_run(tmp_path / "run")
+    write_json(run / "statistics.json", {"staleness": staleness})
+    assert main(["plan", str(run)]) == 1
+    assert "staleness must hold a list of counts" in capsys.readouterr().err
+
+
+def test_plan_when_the_settings_lack_a_size_says_which(tmp_path, capsys) -> None:
+    run = make_run(tmp_path / "run")
+    write_json(run / "run.json", {"settings": {"loop": {"generators": 3}}})
+    assert main(["plan", str(run)]) == 1
+    assert "run.json: loop.trainers must be a whole number of at least 1, got None" in capsys.readouterr().err

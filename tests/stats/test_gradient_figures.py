@@ -43,3 +43,8 @@ def test_figures_when_products_are_impossible_are_refused(products, message) -> 
     fresh, replayed, dot = products
     with pytest.raises(DataError, match=message):
         gradient_figures(fresh_square=fresh, replayed_square=replayed, dot=dot)
+
+
+def test_gradient_figures_when_squares_are_the_largest_there_are_have_a_finite_norm() -> None:
+    figures = gradient_figures(fresh_square=1e308, replayed_square=1e308, dot=1e308)
+    assert figures["grad_norm"] == pytest.approx(2e154)

@@ -233,3 +233,33 @@ def test_ages_when_edges_do_not_rise_from_zero_are_refused(edges) -> None:
 def test_ages_when_one_is_negative_are_refused() -> None:
     with pytest.raises(DataError, match="staleness of rollout 1 is -2, expected at least 0"):
         age_buckets(np.array([0, -2]))
+
+
+def test_rollout_figures_when_log_ratios_are_float16_do_not_overflow() -> None:
+    every = np.ones((1, 2), np.bool_)
+    figures = rollout_figures(np.full((1, 2), 30, np.float16), np.zeros((1, 2)), every, ~every)
+    assert figures["ratio_sum"][0] == pytest.approx(2 * math.exp(30))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (1, np.zeros((2, 1)), r"entropy_BL has shape \(2, 1\), expected \(B, L\), \(2, 3\) of mask_BL"),
+        (2, np.ones((2, 3), np.int64), "mask_BL is int64, expected bool"),
+        (3, np.zeros((2, 3)), "clipped_BL is float64, expected bool"),
+    ],
+)
+def test_rollout_figures_when_an_array_would_broadcast_or_is_no_mask_says_which(place, value, message) -> None:
+    arrays = [np.zeros((2, 3)), np.zeros((2, 3)), np.ones((2, 3), np.bool_), np.zeros((2, 3), np.bool_)]
+    arrays[place] = value
+    with pytest.raises(DataError, match=message):
+        rollout_figures(*arrays)
+
+
+@pytest.mark.parametrize("name", ["fresh", "correct"])
+def test_diagnose_when_a_mask_is_of_whole_numbers_does_not_take_it_for_row_numbers(name) -> None:
+    every = np.ones((3, 1), np.bool_)
+    figures = rollout_figures(np.zeros((3, 1)), np.zeros((3, 1)), every, ~every)
+    masks = {"fresh": np.ones(3, np.bool_), "correct": np.ones(3, np.bool_), name: np.array([1, 0, 1])}
+    with pytest.raises(DataError, match=f"{name} is int64, expected bool"):
+        diagnose(figures, staleness=np.zeros(3, np.int64), **masks)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ostinato.errors import ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
+LARGEST_REWARD = 1e100
+"""The squares of larger ones overflow."""
+
 STATISTICS_TOLERANCE = 1e-6
 """Relative: stored means and deviations of one group may differ by what float32 arithmetic leaves."""
 
@@ -29,12 +32,19 @@ def group_statistics(
     A group of one has deviation 0. Equal rewards give exactly 0: sums run over differences to a member of the group.
     `counted_n`: sums run over these members alone, and all members get the result; a group must count one (None: all).
     Fresh members alone keep the baseline of a group free of the rollouts that other policies put into it (DUET).
-    Raises `ConfigError` unless ddof is 0 or 1, `DataError` for shapes that differ or a group that counts nobody.
+    Raises `ConfigError` unless ddof is 0 or 1, `DataError` for shapes that differ, a reward beyond
+    ±`LARGEST_REWARD` or NaN, or a group that counts nobody.
     Source: GRPO, arXiv 2402.03300, section 4.1.2; the unbiased deviation, ddof 1, is that of its implementations.
     """
     if ddof not in (0, 1):
         raise ConfigError(f"ddof must be 0 or 1, got {ddof!r}")
     _check_shapes(rewards_n, group_id_n, counted_n)
+    rewards_n = rewards_n.astype(np.float64)  # differences of small or unsigned integers would wrap around
+    bad = np.flatnonzero(~(np.abs(rewards_n) <= LARGEST_REWARD))
+    if len(bad):
+        raise DataError(
+            f"reward of rollout {bad[0]} is {rewards_n[bad[0]]}, expected a number within ±{LARGEST_REWARD:g}"
+        )
     groups, group = np.unique(group_id_n, return_inverse=True)
     counting = np.arange(len(group)) if counted_n is None else np.flatnonzero(counted_n)
     size = np.bincount(group[counting], minlength=len(groups))

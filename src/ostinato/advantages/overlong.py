@@ -20,4 +20,4 @@ def overlong_penalty(
     """
     if not 0 < margin_tokens <= max_tokens:
         raise ConfigError(f"expected 0 < margin_tokens <= max_tokens, got {margin_tokens} and {max_tokens}")
-    return np.clip((max_tokens - margin_tokens - lengths_n) / margin_tokens, -1.0, 0.0)
+    return np.clip((max_tokens - margin_tokens - np.asarray(lengths_n, np.float64)) / margin_tokens, -1.0, 0.0)

@@ -108,8 +108,8 @@ class Blobs:
             self.users, self._keys = grown
         self.users[handles], self._keys[handles] = 0, keys
         for key, handle in zip(keys, handles.tolist(), strict=True):
-            if key:
-                self._known[key] = handle
+            if key and self._known.setdefault(key, handle) != handle:  # two values that came together share it
+                self._keys[handle] = 0
         return handles
 
     def reserve(

@@ -66,6 +66,15 @@ def write_all(handle: int, data: bytes | memoryview) -> None:
         view = view[os.write(handle, view) :]
 
 
+def read_at(handle: int, memory: memoryview, position: int) -> int:
+    """Fill memory, or its beginning, from a place in a file; returns the bytes read, 0 at the end of the file."""
+    if hasattr(os, "preadv"):
+        return os.preadv(handle, [memory], position)
+    data = os.pread(handle, len(memory), position)  # a system without it: through a copy
+    memory[: len(data)] = data
+    return len(data)
+
+
 def _locked_temporary(directory: Path) -> tuple[int, str]:
     while True:
         handle, name = tempfile.mkstemp(dir=directory, prefix=PREFIX, suffix=SUFFIX)

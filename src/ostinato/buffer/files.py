@@ -15,12 +15,16 @@ from ostinato.buffer.draws import check_generator
 from ostinato.buffer.payload import MASK, Payload, handle_name
 from ostinato.buffer.snapshot import Chunks, SnapshotFile, dtype_of, dtype_text, save_arrays
 from ostinato.buffer.state import install, read_state, small_arrays
-from ostinato.buffer.tally import ROWS
+from ostinato.buffer.table import Table
+from ostinato.buffer.tally import FINITE_ROWS, ROWS
+from ostinato.buffer.texts import are_texts
 from ostinato.errors import CheckpointError, DataError
-from ostinato.ragged import offsets_of
+from ostinato.ragged import described, offsets_of
 
 if TYPE_CHECKING:
     from ostinato.buffer.keeper import Keeper
+
+Int = NDArray[np.int64]
 
 KIND = "ostinato replay buffer"
 FORMAT = 1
@@ -69,7 +73,9 @@ def load_buffer(buffer: Keeper, path: str | Path) -> dict[str, np.random.Generat
         try:
             payload, handles = _payload(file, buffer)
             columns = {name: file.read(f"rows.{name}") for name in TABLE_COLUMNS} | handles
+            _check_columns(columns)
             small = {name: file.read(name) for name in file.sections if name.split(".")[0] in SMALL}
+            _check_rows(columns, payload, len(small["sources"]))
             saved = read_state(small, payload, columns, small["sources"].tolist(), buffer=buffer)
             generators = {name: _generator(state) for name, state in file.header["generators"].items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -87,18 +93,70 @@ def _payload(file: SnapshotFile, buffer: Keeper) -> tuple[Payload, dict[str, NDA
     samples = {name: np.empty((0, *shape), dtype_of(dtype)) for name, (_, dtype, *shape) in extras.items()}
     payload = Payload({name: layout for name, (layout, *_) in extras.items()}, samples, kernels)
     handles: dict[str, NDArray[Any]] = {}
-    handles["payload"], tokens = payload.tokens.reserve(file.read("tokens.lengths"))
-    handles["mask"] = np.full(len(handles["payload"]), -1)
-    handles["mask"][file.read("masks.rows")], masks = payload.masks.reserve(file.read("masks.lengths"))
+    handles["payload"], tokens = payload.tokens.reserve(_lengths(file, "tokens", "tokens"))
+    n = len(handles["payload"])
+    handles["mask"] = np.full(n, -1)
+    masked = _numbers(file, "masks.rows", below=n)
+    handles["mask"][masked], masks = payload.masks.reserve(_lengths(file, "masks"))
+    if np.any(np.diff(masked) <= 0):
+        raise DataError("masks.rows do not rise")
     memory = {f"tokens.{name}": arrays for name, arrays in tokens.items()} | {"masks.values": masks[MASK]}
     parts = {name: blobs for name, blobs, _ in _shared(payload, None)}
     for name, blobs in parts.items():
-        lengths, index = file.read(f"{name}.lengths"), file.read(f"{name}.index")
+        lengths = _lengths(file, name)
+        index = _numbers(file, f"{name}.index", below=len(lengths))
+        if len(index) != n:
+            raise DataError(f"{name}.index has {len(index)} rows, expected {n}")
         handles[name], memory[f"{name}.values"] = blobs.reserve(lengths, index)
     file.read_all(memory)
     for name, blobs in parts.items():
         blobs.register(handles[name])
     return payload, handles
+
+
+def _numbers(file: SnapshotFile, name: str, below: int) -> Int:
+    """An array of numbers from 0 up and below a bound, int64 (k,). Raises `DataError`: memory is addressed by them."""
+    numbers = file.read(name)
+    if numbers.dtype != np.int64 or numbers.ndim != 1:
+        raise DataError(f"{name} is {described(numbers)}, expected int64 (k,)")
+    if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= below:
+        raise DataError(f"{name} runs from {numbers.min()} to {numbers.max()}, expected 0 to {below - 1}")
+    return numbers
+
+
+def _lengths(file: SnapshotFile, part: str, values: str = "values") -> Int:
+    """Lengths of the rows of a part, which together are as long as its values."""
+    total = file.sections[f"{part}.{values}"].shape[0]
+    lengths = _numbers(file, f"{part}.lengths", below=total + 1)
+    if lengths.sum() != total:
+        raise DataError(f"{part}.lengths add up to {lengths.sum()}, expected {total}")
+    return lengths
+
+
+def _check_columns(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `DataError` unless the columns are such as the table holds, a number a row."""
+    table, n = Table(), len(columns["payload"])
+    for name in TABLE_COLUMNS:
+        dtype = table[name].dtype
+        if columns[name].dtype != dtype or columns[name].shape != (n,):
+            raise DataError(f"rows.{name} is {described(columns[name])}, expected {dtype} ({n},)")
+
+
+def _check_rows(columns: Mapping[str, NDArray[Any]], payload: Payload, n_sources: int) -> None:
+    """Raise `DataError` where a row contradicts its payload: a draw copies as much as that says."""
+    length, width, mask, source = (columns[name] for name in ("length", "prompt_length", "mask", "source_code"))
+    behind, prompt = payload.tokens.lengths(columns["payload"]), payload.prompt_spans.lengths(columns["prompt"])
+    own = mask >= 0
+    wrong = (behind + prompt != length) | (width < 0) | (width > length) | (source < 0) | (source >= n_sources)
+    wrong |= (prompt != width) & ((prompt > 0) | ~own)  # a prompt inside of what follows it has a mask
+    wrong[own] |= payload.masks.lengths(mask[own]) != behind[own]
+    for name in FINITE_ROWS:
+        wrong |= ~np.isfinite(columns[name])
+    for name, blobs in payload.extras.items():
+        if not payload.layouts[name].startswith("ragged") and not are_texts(*payload.kinds[name]):
+            wrong |= blobs.arena.lengths(columns[handle_name(name)]) != 1
+    if wrong.any():
+        raise DataError(f"row {wrong.argmax()} contradicts its payload, or holds a number that is not finite")
 
 
 def _shared(payload: Payload, row: Mapping[str, NDArray[Any]] | None) -> Iterator[tuple[str, Blobs, NDArray[np.int64]]]:

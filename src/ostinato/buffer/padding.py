@@ -17,13 +17,16 @@ from ostinato.ragged import Extra
 
 Int = NDArray[np.int64]
 
+BOUNDS = np.iinfo(np.int32)
+"""Of `pad_token`, which fills int32, and above of widths, whose batches must fit in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class RightPadded:
     """Prompt and completion side by side from column 0, padding behind.
 
     `pad_token` fills `tokens`; the width is that of the longest rollout, rounded up to `multiple_of`, or `width`.
-    Raises `ConfigError` for a width or multiple below 1.
+    Raises `ConfigError` for a width or multiple below 1 or above 2^31 - 1, and a `pad_token` that is no int32.
     """
 
     pad_token: int = 0
@@ -33,7 +36,7 @@ class RightPadded:
     def __post_init__(self) -> None:
         _check_settings(self.pad_token, self.multiple_of)
         if self.width is not None:
-            check_whole("width", self.width, least=1)
+            check_whole("width", self.width, least=1, most=BOUNDS.max)
 
     def columns(self, prompt: Int, length: Int) -> tuple[int, Int]:
         """Width of the batch, and where each row begins in it. Raises `DataError` for one longer than a given width."""
@@ -117,8 +120,8 @@ def padded(
 
 
 def _check_settings(pad_token: object, multiple_of: object) -> None:
-    check_whole("pad_token", pad_token, least=np.iinfo(np.int32).min)
-    check_whole("multiple_of", multiple_of, least=1)
+    check_whole("pad_token", pad_token, least=BOUNDS.min, most=BOUNDS.max)
+    check_whole("multiple_of", multiple_of, least=1, most=BOUNDS.max)
 
 
 def _rounded(lengths: Int, multiple: int) -> int:

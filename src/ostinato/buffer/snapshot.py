@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.durable import file_in_place, write_all
+from ostinato.buffer.durable import file_in_place, read_at, write_all
 from ostinato.errors import CheckpointError, DataError
 
 FORMAT = 1
@@ -152,7 +152,7 @@ class SnapshotFile:
     def _fill(self, block: memoryview, place: int, what: str) -> None:
         done = 0
         while done < len(block):
-            got = os.preadv(self._file.fileno(), [block[done:]], place + done)
+            got = read_at(self._file.fileno(), block[done:], place + done)
             if not got:
                 raise CheckpointError(f"{self.path} ends inside {what!r}")
             done += got

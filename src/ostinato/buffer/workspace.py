@@ -34,6 +34,8 @@ class Workspace:
             kept = self._allocate(wanted)
             if not isinstance(kept, np.ndarray) or kept.dtype != np.uint8 or kept.ndim != 1 or len(kept) < wanted:
                 raise DataError(f"allocate({wanted}) gave {described(kept)}, expected uint8 ({wanted},) or more")
+            if not kept.flags.c_contiguous or not kept.flags.writeable:  # kernels write by address, past numpy's checks
+                raise DataError(f"allocate({wanted}) gave memory that is read-only or not in one piece")
             self._kept[name] = kept
         array: NDArray[Any] = kept[:size].view(dtype)
         return array if len(shape) == 1 else array.reshape(shape)

@@ -30,6 +30,9 @@ GRADIENTS = ("grad_norm_fresh", "grad_norm_replayed", "grad_cosine", "fresh_frac
 LAST_AGE_FACTOR = 1.5
 """The open bucket's age where no histogram tells it: this times its lower end."""
 
+MOST = 1e100
+"""No metric of a run is larger; their products must stay floats."""
+
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -53,7 +56,35 @@ def facts_of_run(directory: Path, *, want_mu: bool, want_variance: bool, want_rh
             "of the size of single gradients, or of the bias that age brings"
         )
     limit = _rho_limit(steps, directory, rng) if want_rho else None
-    return Facts(mu, alpha, limit, ages, variance, settings_of(directory), {}, notes)
+    return Facts(mu, alpha, limit, ages, variance, _settings(directory), {}, notes)
+
+
+def _number(record: Mapping[str, Any], name: str, directory: Path) -> float | None:
+    """A metric of a train step, None where it lacks. Raises `DataError` unless its size is below `MOST`."""
+    value = record.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
+        raise DataError(f"{directory}/metrics.jsonl: {name} must be a number below {MOST:g}, got {str(value)[:40]!r}")
+    return float(value)
+
+
+def _counts(histogram: Any, path: Path) -> Floats:
+    counts = histogram.get("counts") if isinstance(histogram, dict) else None
+    if not isinstance(counts, list) or not all(isinstance(n, int | float) and 0 <= n < MOST for n in counts):
+        raise DataError(f"{path}: staleness must hold a list of counts, got {str(histogram)[:40]}")
+    return np.array(counts, np.float64)
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """What a plan starts from. Raises `DataError` when the loop's sizes are not there."""
+    settings = settings_of(directory)
+    loop = settings.get("loop")
+    for name in ("generators", "trainers", "batch_size"):
+        size = loop.get(name) if isinstance(loop, dict) else None
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise DataError(f"{directory}/run.json: loop.{name} must be a whole number of at least 1, got {size!r}")
+    return settings
 
 
 def age_moments(steps: Records, directory: Path) -> AgeMoments:
@@ -65,8 +96,11 @@ def age_moments(steps: Records, directory: Path) -> AgeMoments:
     weights, totals = np.zeros((len(steps), len(names))), np.zeros((len(steps), len(names)))
     for i, record in enumerate(steps):
         for j, name in enumerate(names):
-            tokens, chi2 = record.get(f"{name}.tokens"), record.get(f"{name}.chi2_token")
-            if tokens and chi2 is not None:
+            tokens, chi2 = (
+                _number(record, f"{name}.tokens", directory),
+                _number(record, f"{name}.chi2_token", directory),
+            )
+            if tokens and tokens > 0 and chi2 is not None:
                 # The mean of squares is above 0; rounding may take it there.
                 weights[i, j], totals[i, j] = tokens, tokens * max(1 + chi2, 1e-12)
     if not weights.any():
@@ -92,7 +126,7 @@ def _mu(steps: Records, directory: Path, rng: np.random.Generator) -> Estimate:
     lacking = [name for name in COUNTERS if any(record.get(name) is None for record in steps)]
     if lacking:
         raise DataError(f"{directory}/metrics.jsonl lacks {lacking[0]!r} in some train steps; give --mu")
-    counters = np.array([[record[name] for name in COUNTERS] for record in steps], np.float64)
+    counters = np.array([[_number(record, name, directory) for name in COUNTERS] for record in steps], np.float64)
     generate_s, generated, train_s, trained = np.diff(counters, axis=0, prepend=0.0).T
     return estimate_mu(generate_s, generated, train_s, trained, rng)
 
@@ -103,7 +137,7 @@ def _mean_ages(directory: Path) -> Floats:
     counts = np.zeros(0)
     if path.exists():
         histogram = read_json_object(path, required=("staleness",))["staleness"]
-        counts = np.array(histogram["counts"], np.float64) if isinstance(histogram, dict) else counts
+        counts = _counts(histogram, path)
     means = []
     for low, high in zip(AGE_EDGES, (*AGE_EDGES[1:], len(counts)), strict=True):
         held = counts[low:high]
@@ -126,17 +160,17 @@ def _by_age(moments: AgeMoments) -> tuple[list[AgeRow], MeasuredVariance]:
 
 def _rho_limit(steps: Records, directory: Path, rng: np.random.Generator) -> Known | None:
     used = [record for record in steps if all(record.get(name) is not None for name in GRADIENTS)]
-    settings = settings_of(directory)["loop"]
-    if len(used) < 2 or steps[-1]["generated"] <= steps[0]["generated"]:
+    first, last = (_number(steps[i], "generated", directory) for i in (0, -1))
+    if len(used) < 2 or first is None or last is None or last <= first:
         return None
     fresh_norm, replayed_norm, cosine, share = (
-        np.array([record[name] for record in used], np.float64) for name in GRADIENTS
+        np.array([_number(record, name, directory) for record in used], np.float64) for name in GRADIENTS
     )
-    batch = float(settings["batch_size"])
+    batch = float(_settings(directory)["loop"]["batch_size"])
     fresh, replayed = share * batch, (1 - share) * batch
     if not float((fresh * replayed).sum()) > 0:
         return None
-    per_step = (steps[-1]["generated"] - steps[0]["generated"]) / (len(steps) - 1)
+    per_step = (last - first) / (len(steps) - 1)
     estimate = estimate_correlation_limit(
         (fresh_norm * batch) ** 2, fresh_norm * replayed_norm * cosine * batch**2, fresh, replayed, per_step, rng
     )

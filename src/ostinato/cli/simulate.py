@@ -7,7 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from ostinato.config import RunConfig
+from ostinato.cli.plan_recipe import refuse_no_directory
+from ostinato.config import BufferConfig, RunConfig
 from ostinato.errors import ConfigError, DataError
 from ostinato.loop.run_directory import newest_checkpoint
 from ostinato.recipe import apply_overrides, config_from_dict, merge, recipe_tree
@@ -28,6 +29,9 @@ LOOP = (
 BUFFER = ("capacity", "min_size", "positive_bias", "order", "sampler")
 """Options that are settings of a recipe's section, under the same name."""
 
+SECTIONS = ("loop", "buffer", "seed")
+"""What is taken of a recipe; settings of anything else would change nothing."""
+
 WITHOUT_A_MODEL: dict[str, Any] = {"model": {"backend": "toy"}, "task": {"name": "toy"}}
 GROUP_SIZE, STEPS = 16, 2000
 """What stands for the options that nobody gives, and is not the recipe's default."""
@@ -38,6 +42,7 @@ FIGURE_2 = [(6, 2, n) for n in (84, 252, 756, 2268)] + [(w, t, 252) for w, t in 
 
 def run(arguments: Namespace) -> int:
     """Play, print and draw; returns the exit code."""
+    _check(arguments)
     if arguments.figure_2 is not None:
         return _figure_2(arguments)
     simulation = simulation_of(arguments)
@@ -54,7 +59,7 @@ def run(arguments: Namespace) -> int:
 def simulation_of(arguments: Namespace) -> Simulation:
     """What the recipe and the options say. Raises `ConfigError` or `DataError` with one line."""
     tree = {} if arguments.recipe is None else recipe_tree(arguments.recipe)
-    tree = {name: tree[name] for name in ("loop", "buffer", "seed") if name in tree}
+    tree = {name: tree[name] for name in SECTIONS if name in tree}
     given = {name: getattr(arguments, name) for name in (*LOOP, *BUFFER, "seed", "steps")}
     given = {name: value for name, value in given.items() if value is not None}
     loop = {name: given[name] for name in LOOP if name in given}
@@ -62,6 +67,8 @@ def simulation_of(arguments: Namespace) -> Simulation:
     if arguments.recipe is None:
         loop.setdefault("group_size", GROUP_SIZE)
     loop["train_steps"] = given.get("steps", tree.get("loop", {}).get("train_steps") or STEPS)
+    if "steps" in given:
+        loop["compute_units"] = 0.0  # what is asked for is played, whatever the recipe's own end
     loop["clock"] = "virtual"
     if arguments.buffer is not None:
         buffer["kind"] = arguments.buffer
@@ -71,6 +78,7 @@ def simulation_of(arguments: Namespace) -> Simulation:
         loop["shards"] = True
     seed = {"seed": given["seed"]} if "seed" in given else {}
     config = _config(merge({**WITHOUT_A_MODEL, **tree}, {"loop": loop, "buffer": buffer, **seed}), arguments.overrides)
+    _refuse_ignored(arguments, config.buffer)
     fraction, factor = arguments.stragglers
     service = Service(
         lengths=lengths_of(arguments.lengths),
@@ -91,17 +99,49 @@ def lengths_of(how: str) -> Lengths:
         return Fixed()
     if kind == "lognormal":
         try:
-            return LogNormal(float(sigma))
+            spread = float(sigma)
         except ValueError:
             raise ConfigError(f"--lengths lognormal:SIGMA needs a number, got {how!r}") from None
+        return LogNormal(spread)
     path = Path(how)
-    if not path.exists():
+    if not how or not path.exists():
         raise ConfigError(f"--lengths must be fixed, lognormal:SIGMA or a path that exists, got {how!r}")
     stored = open_stored(newest_checkpoint(path) if (path / "checkpoints").is_dir() else path)
     found = [float(n) for part in stored.parts() for n in part.completion_lengths if n > 0]
     if not found:
         raise DataError(f"{path} holds no completions to take lengths from")
     return Empirical(found)
+
+
+def _check(arguments: Namespace) -> None:
+    """Refuse what would be ignored, and what could not be written, before anything is played."""
+    steps, overrides = arguments.steps, arguments.overrides
+    if steps is not None and steps < 1:
+        raise ConfigError(f"--steps must be at least 1, got {steps}")
+    for word in overrides:
+        if word.startswith("--") and word[2:].partition("=")[0].partition(".")[0] not in SECTIONS:
+            raise ConfigError(f"simulate takes settings of {', '.join(SECTIONS)} only, got {word!r}")
+    if arguments.figure_2 is not None:
+        for name in ("generators", "trainers", "capacity", "figure"):
+            if getattr(arguments, name) is not None:
+                raise ConfigError(f"--figure-2 has configurations of its own; leave out --{name}")
+    if arguments.figure is not None and arguments.figure.suffix not in (".svg", ".png"):
+        raise ConfigError(f"--figure must end in .svg or .png, got {arguments.figure}")
+    if arguments.figure is not None and not arguments.figure.parent.is_dir():
+        raise ConfigError(f"--figure: {arguments.figure.parent} is no directory")
+    refuse_no_directory("--figure-2", arguments.figure_2)
+
+
+def _refuse_ignored(arguments: Namespace, buffer: BufferConfig) -> None:
+    """Options of one kind of buffer or sampler, given beside another."""
+    queue = buffer.kind == "queue"
+    if arguments.order is not None and not queue:
+        raise ConfigError("--order is of a queue; add --buffer queue")
+    for name in ("sampler", "positive_bias", "no_replacement"):
+        if getattr(arguments, name) and queue:
+            raise ConfigError(f"--{name.replace('_', '-')} is of a replay buffer, and this is a queue")
+    if arguments.no_replacement and buffer.sampler != "uniform":
+        raise ConfigError(f"--no-replacement is of the uniform sampler, got {buffer.sampler}")
 
 
 def lines(simulation: Simulation, result: dict[str, Any]) -> list[str]:

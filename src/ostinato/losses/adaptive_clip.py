@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ostinato.errors import ConfigError
-from ostinato.losses.checks import check_above, check_clip, check_inputs
+from ostinato.losses.checks import check_above, check_clip, check_finite, check_inputs, check_range
 from ostinato.losses.objective import clipped_objective, policy_loss
 from ostinato.losses.output import LossOutput
 from ostinato.losses.ratios import Level, at_level, masked_log_ratio
 from ostinato.losses.reduce import Aggregation
+
+SMALLEST_STEP = 1e-6
+"""Of the search of `balanced_clip`: shorter ones would take for ever, or be rounded away."""
 
 Kernel = Callable[[Tensor], Tensor]
 """From x = |log r| / q >= 1 to the share of the clip's half-width that remains, within [0, 1]; element by element."""
@@ -40,12 +44,20 @@ def staleness_scale(log_ratio_BL: Tensor, mask_BL: Tensor, *, level: Level = "to
     `log_ratio_BL` comes from `masked_log_ratio`. It is a statistic of a batch: compute it over the whole batch when
     micro-batches have to add up. Raises `ConfigError` unless 0 <= quantile <= 1.
     """
-    if not 0 <= quantile <= 1:
-        raise ConfigError(f"quantile must be within [0, 1], got {quantile}")
+    if not isinstance(quantile, float | int) or not 0 <= quantile <= 1:
+        raise ConfigError(f"quantile must be within [0, 1], got {quantile!r}")
     sizes_BL = at_level(log_ratio_BL, mask_BL, level).abs()
     first_BL = mask_BL & (mask_BL.cumsum(1) == 1)  # every token of a rollout has the rollout's own ratio
     sizes = sizes_BL[mask_BL if level == "token" else first_BL]
-    return torch.quantile(sizes, quantile) if len(sizes) else sizes_BL.new_zeros(())
+    return _quantile(sizes, quantile) if len(sizes) else sizes_BL.new_zeros(())
+
+
+def _quantile(values: Tensor, quantile: float) -> Tensor:
+    """`torch.quantile`, which takes no more than 2^24 values and no half precision."""
+    place = quantile * (len(values) - 1)
+    below = math.floor(place)
+    near = values.sort().values[below : below + 2]
+    return torch.lerp(near[0], near[-1], place - below)
 
 
 def sat(
@@ -116,6 +128,8 @@ def contracted_bounds(
 
 
 def _check_kernel(kernel: Kernel) -> None:
+    if not callable(kernel):
+        raise ConfigError(f"kernel must be a function of |log r| / q, got {kernel!r}")
     probe = torch.tensor([1.0, 1.1, 1.5, 2.0, 10.0, 1e3])
     share = kernel(probe)
     if not ((share >= 0) & (share <= 1)).all():
@@ -142,10 +156,14 @@ def balanced_clip(
     While pos < target neg, `clip_low` rises by `step` from the first to the second of `low`, then `clip_high` likewise.
     By this count a higher `clip_low` can only raise neg, so its search always runs to the end: only `clip_high` helps.
     `target` is pos / neg; a positive share s is s / (1 - s). Call it once a step, on the whole batch. `log_ratio_BL`
-    comes from `masked_log_ratio`. Raises `ConfigError` for a step or target that is not above 0.
+    comes from `masked_log_ratio`. Raises `ConfigError` for a target that is not above 0, a step that is not
+    above 1e-6, or ends of `low` or `high` that do not rise from 0 to a finite number.
     Source: BAPO (Balanced), arXiv 2510.18927, released code; its dual clip is 3.
     """
-    check_above("step", step, 0)
+    check_above("step", step, SMALLEST_STEP)
+    for name, (start, end) in (("low", low), ("high", high)):
+        check_range(f"start of {name}", start, f"end of {name}", end)
+        check_finite(f"end of {name}", end)
     check_above("target", target, 0)
     ratio, advantages = log_ratio_BL.exp()[mask_BL], advantages_B[:, None].expand_as(mask_BL)[mask_BL]
     positive = advantages >= 0

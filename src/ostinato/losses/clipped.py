@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ostinato.errors import ConfigError
-from ostinato.losses.checks import check_above, check_clip, check_inputs
+from ostinato.losses.checks import check_above, check_clip, check_finite, check_inputs
 from ostinato.losses.kl import KLEstimator, kl_terms
 from ostinato.losses.masks import sequence_mask
 from ostinato.losses.objective import clipped_objective, policy_loss
@@ -80,7 +80,8 @@ def _check_settings(
     check_clip(clip_low, clip_high)
     if dual_clip is not None:
         check_above("dual_clip", dual_clip, clip_high)
-    if not kl_coefficient >= 0:
+    check_finite("kl_coefficient", kl_coefficient)
+    if kl_coefficient < 0:
         raise ConfigError(f"kl_coefficient must be at least 0, got {kl_coefficient}")
     if kl_coefficient and ref_logprobs_BL is None:
         raise ConfigError(f"kl_coefficient {kl_coefficient} needs ref_logprobs_BL, got None")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ostinato.losses.checks import check_above, check_inputs
+from ostinato.losses.checks import check_above, check_finite, check_inputs
 from ostinato.losses.objective import policy_loss
 from ostinato.losses.output import LossOutput
 from ostinato.losses.ratios import masked_log_ratio
@@ -38,8 +38,9 @@ def sapo(
     tau: `positive_temperature` where A > 0, else `negative_temperature`. Shapes and symbols: this module's.
     Source: SAPO, arXiv 2511.20347.
     """
-    check_above("positive_temperature", positive_temperature, 0)
-    check_above("negative_temperature", negative_temperature, 0)
+    for name, value in (("positive_temperature", positive_temperature), ("negative_temperature", negative_temperature)):
+        check_above(name, value, 0)
+        check_finite(name, value)
     check_inputs(
         logprobs_BL,
         mask_BL,
@@ -49,7 +50,8 @@ def sapo(
     )
     log_ratio_BL = masked_log_ratio(logprobs_BL, behavior_logprobs_BL, mask_BL)
     advantages_B1 = advantages_B.detach()[:, None]
-    tau_B1 = torch.full_like(advantages_B1, negative_temperature)
+    # Of the type of the ratio: advantages may be whole numbers.
+    tau_B1 = log_ratio_BL.new_full(advantages_B1.shape, negative_temperature)
     tau_B1[advantages_B1 > 0] = positive_temperature
     gate_BL = 4 / tau_B1 * torch.sigmoid(tau_B1 * torch.expm1(log_ratio_BL))
     return policy_loss(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ostinato.losses.checks import check_above, check_inputs
+from ostinato.losses.checks import check_above, check_finite, check_inputs
 from ostinato.losses.objective import policy_loss
 from ostinato.losses.output import LossOutput
 from ostinato.losses.ratios import Level, at_level, masked, masked_log_ratio
@@ -37,6 +37,7 @@ def kimi(
     Source: Kimi k1.5, arXiv 2501.12599, equation 3; tau is an example of implementations, the paper names none.
     """
     check_above("tau", tau, 0)
+    check_finite("tau", tau)
     check_inputs(
         logprobs_BL,
         mask_BL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostinato.losses.checks import check_above
+from ostinato.losses.checks import check_above, check_finite
 from ostinato.losses.output import LossOutput, combined_metrics
 
 
@@ -21,6 +21,7 @@ def mixed(
     Source: RePO, arXiv 2506.09340 (split, lambda 1); ExGRPO, arXiv 2510.02245.
     """
     check_above("replayed_coefficient", replayed_coefficient, 0)
+    check_finite("replayed_coefficient", replayed_coefficient)
     loss = fresh.loss + replayed_coefficient * replayed.loss
     metrics = {f"fresh_{name}": value for name, value in fresh.metrics.items()}
     metrics |= {f"replayed_{name}": value for name, value in replayed.metrics.items()}

@@ -21,7 +21,12 @@ Bound = Literal["cap", "mask"]
 
 
 def masked(values_BL: Tensor, mask_BL: Tensor) -> Tensor:
-    """The values, and 0 where the bool mask is False: what stands there reaches neither value nor gradient."""
+    """The values, and 0 where the bool mask is False: what stands there reaches neither value nor gradient.
+
+    bfloat16 and float16 come out as float32: sums need its digits, and the largest ratio its range.
+    """
+    if values_BL.is_floating_point() and values_BL.dtype.itemsize < 4:
+        values_BL = values_BL.float()
     return torch.where(mask_BL, values_BL, 0.0)
 
 

@@ -1,17 +1,19 @@
 """From one value a token to one value a batch.
 
 A denominator is a count over the batch of the whole optimizer step. Passing it lets the results of micro-batches add up
-to the result of the batch; a count below 1 (nothing to train on) is taken as 1.
+to the result of the batch; a count below 1 (nothing to train on) is taken as 1; one that is not finite
+raises `DataError`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ostinato.errors import ConfigError
+from ostinato.errors import ConfigError, DataError
 from ostinato.losses.checks import check_choice
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
@@ -47,7 +49,7 @@ def token_mean(values_BL: Tensor, mask_BL: Tensor, *, denominator: float | None 
     total = torch.where(mask_BL, values_BL, 0.0).sum()
     if denominator is None:
         return total / mask_BL.sum().clamp(min=1)
-    return total / max(denominator, 1.0)
+    return total / _at_least_1(denominator)
 
 
 def sequence_mean(values_BL: Tensor, mask_BL: Tensor, *, denominator: float | None = None) -> Tensor:
@@ -58,7 +60,7 @@ def sequence_mean(values_BL: Tensor, mask_BL: Tensor, *, denominator: float | No
     """
     mean_B = torch.where(mask_BL, values_BL, 0.0).sum(1) / mask_BL.sum(1).clamp(min=1)
     count = len(values_BL) if denominator is None else denominator
-    return mean_B.sum() / max(count, 1.0)
+    return mean_B.sum() / _at_least_1(count)
 
 
 def sequence_sum_mean(values_BL: Tensor, mask_BL: Tensor, *, denominator: float | None = None) -> Tensor:
@@ -67,4 +69,10 @@ def sequence_sum_mean(values_BL: Tensor, mask_BL: Tensor, *, denominator: float 
     `denominator`: rollouts of the whole batch; None: B.
     """
     count = len(values_BL) if denominator is None else denominator
-    return torch.where(mask_BL, values_BL, 0.0).sum() / max(count, 1.0)
+    return torch.where(mask_BL, values_BL, 0.0).sum() / _at_least_1(count)
+
+
+def _at_least_1(count: float) -> float:
+    if not math.isfinite(count):
+        raise DataError(f"denominator must be a finite number, got {count}")
+    return max(count, 1.0)

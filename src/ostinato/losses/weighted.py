@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from ostinato.losses.checks import check_inputs, check_range
+from ostinato.errors import ConfigError
+from ostinato.losses.checks import check_finite, check_inputs, check_range
 from ostinato.losses.objective import policy_loss
 from ostinato.losses.output import LossOutput
 from ostinato.losses.ratios import Bound, Level, at_level, bounded_weights, masked, masked_log_ratio
@@ -170,9 +171,12 @@ def vespo(
         behavior_logprobs_BL=behavior_logprobs_BL,
         weights_B=weights_B,
     )
-    for name, (k, rate) in (("positive", positive), ("negative", negative)):
-        check_range(f"k of {name}", k, "infinity", math.inf)
-        check_range(f"lambda of {name}", rate, "infinity", math.inf)
+    for name, pair in (("positive", positive), ("negative", negative)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ConfigError(f"{name} must be two numbers (k, lambda), got {pair!r}")
+        for symbol, value in zip(("k", "lambda"), pair, strict=True):
+            check_range(f"{symbol} of {name}", value, "infinity", math.inf)
+            check_finite(f"{symbol} of {name}", value)
     log_ratio_BL = masked_log_ratio(logprobs_BL.detach(), behavior_logprobs_BL, mask_BL)
     log_w_BL = at_level(log_ratio_BL, mask_BL, "sequence")
     log_phi_BL = torch.where((advantages_B >= 0)[:, None], _log_phi(log_w_BL, *positive), _log_phi(log_w_BL, *negative))

@@ -14,6 +14,9 @@ from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
 from ostinato.simulation.lengths import Fixed, Lengths
 
+LONGEST = 1e12
+"""C, and times as long: sums of durations must stay floats that still tell one step from the next."""
+
 DURATION_STREAM = 4
 """Second entry of the seeds of durations: a stream that no other part of a run uses."""
 
@@ -28,7 +31,8 @@ class Service:
     to new weights: once when it takes them up between two requests (`pause_for` taken), or for each time they were
     published since its last request, as when they are swapped in while it works (published). `reward_latency`: time
     from the last token to the reward, in which the generator waits. Times are in units of C. Raises `ConfigError` for
-    negative times, a fraction outside [0, 1] or a factor below 1.
+    negative times, a fraction outside [0, 1], a factor below 1, or either
+    above 1e12.
     """
 
     lengths: Lengths = field(default_factory=Fixed)
@@ -40,13 +44,14 @@ class Service:
     reward_latency: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.straggler_fraction <= 1 or not 1 <= self.straggler_factor < np.inf:
+        if not 0 <= self.straggler_fraction <= 1 or not 1 <= self.straggler_factor <= LONGEST:
             raise ConfigError(
-                f"stragglers need a fraction within [0, 1] and a factor of at least 1, got {self.straggler_fraction} "
-                f"and {self.straggler_factor}"
+                "stragglers need a fraction within [0, 1] and a factor of at least 1 and at most "
+                f"{LONGEST:g}, got {self.straggler_fraction} and {self.straggler_factor}"
             )
-        if not (0 <= self.pause < np.inf and 0 <= self.reward_latency < np.inf):
-            raise ConfigError(f"pause and reward latency cannot be negative, got {self.pause}, {self.reward_latency}")
+        for name, time in (("pause", self.pause), ("reward latency", self.reward_latency)):
+            if not 0 <= time <= LONGEST:
+                raise ConfigError(f"{name} must be within 0 and {LONGEST:g}, got {time}")
 
 
 class Durations:

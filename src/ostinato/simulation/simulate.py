@@ -20,12 +20,16 @@ from ostinato.simulation.backend import ChanceScorer, IdleGenerator, IdleTrainer
 from ostinato.simulation.durations import Durations, Service
 from ostinato.theory import compute_ratio, mean_uses
 
+MOST_ROLLOUTS = 10**8
+"""Rollouts of the longest simulation: about half an hour. A tiny mu T / W would otherwise play for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What to run: the sections of a recipe that have no model in them, and how long work takes.
 
-    `loop.train_steps` must be set. `success_rate`: probability of reward 1, which retention by reward needs.
+    `loop.train_steps` must be set, and generate at most 1e8 rollouts. `success_rate`: probability of reward 1, which
+    retention by reward needs.
     """
 
     loop: LoopConfig
@@ -39,6 +43,14 @@ class Simulation:
             raise ConfigError(f"a simulation needs at least 1 train step, got {self.loop.train_steps}")
         if not 0 <= self.success_rate <= 1:
             raise ConfigError(f"success_rate must be within [0, 1], got {self.success_rate}")
+        loop = self.loop
+        if self.buffer.kind == "replay":
+            made = loop.batch_size * loop.train_steps / mean_uses(loop.mu, loop.generators, loop.trainers)
+            if made > MOST_ROLLOUTS:
+                raise ConfigError(
+                    f"{loop.train_steps} train steps with mu T / W = {loop.mu * loop.trainers / loop.generators:.3g} "
+                    f"generate about {made:.2g} rollouts, a simulation takes {MOST_ROLLOUTS:.0e}; play fewer steps"
+                )
         # A recipe refuses settings that contradict each other; what has no model in it stands for the rest.
         RunConfig(model=ModelConfig(backend="toy"), task=TaskConfig(name="toy"), loop=self.loop, buffer=self.buffer)
 

@@ -29,7 +29,8 @@ def gradient_figures(*, fresh_square: float, replayed_square: float, dot: float)
     dot = max(-largest, min(dot, largest))
     figures = {
         # Rounding may leave a tiny negative number where the halves cancel.
-        "grad_norm": math.sqrt(max(fresh_square + replayed_square + 2 * dot, 0.0)),
+        # Quarters, so that the sum of the largest squares is finite.
+        "grad_norm": 2 * math.sqrt(max(fresh_square / 4 + replayed_square / 4 + dot / 2, 0.0)),
         "grad_norm_fresh": fresh,
         "grad_norm_replayed": replayed,
     }

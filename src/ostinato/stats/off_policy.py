@@ -62,9 +62,16 @@ def rollout_figures(
     """The figures of each rollout without torch: `FIGURES`, float64 (B,) each; all arguments have shape (B, L).
 
     Names and formulas are those of `ostinato.losses.figures.rollout_figures`. What stands outside the mask is not
-    looked at.
+    looked at. Raises `DataError` for another shape or a mask that is not bool.
     """
-    x_BL = np.where(mask_BL, log_ratio_BL, 0.0).clip(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    arrays = {"log_ratio_BL": log_ratio_BL, "entropy_BL": entropy_BL, "mask_BL": mask_BL, "clipped_BL": clipped_BL}
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.shape != mask_BL.shape:
+            raise DataError(f"{name} has shape {array.shape}, expected (B, L), {mask_BL.shape} of mask_BL")
+    for name in ("mask_BL", "clipped_BL"):
+        if arrays[name].dtype != np.bool_:
+            raise DataError(f"{name} is {arrays[name].dtype}, expected bool")
+    x_BL = np.where(mask_BL, log_ratio_BL.astype(np.float64), 0.0).clip(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     ratio_BL = np.where(mask_BL, np.exp(x_BL), 0.0)
     return {
         "tokens": mask_BL.sum(1, dtype=np.float64),
@@ -101,6 +108,8 @@ def diagnose(
     for name, array in (("fresh", fresh), ("correct", correct)):
         if array.shape != staleness.shape:
             raise DataError(f"{name} has shape {array.shape}, expected {staleness.shape}: one value a rollout")
+        if array.dtype != np.bool_:
+            raise DataError(f"{name} is {array.dtype}, expected bool")
     result = _measures(columns, correct)
     if len(fresh):
         result["fresh_fraction"] = float(fresh.mean())

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from ostinato.errors import ConfigError
 from ostinato.theory.variance import Floats, VarianceLaw
 
-
 LEAST_MU, MOST_MU = 1e-9, 1e12
 """The cost ratios that a recipe takes; beyond them floats run out in what is computed of them."""
 

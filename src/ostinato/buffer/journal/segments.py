@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.durable import file_in_place, write_all
+from ostinato.buffer.durable import file_in_place, read_at, write_all
 from ostinato.buffer.journal.records import FRAME, Bytes
 from ostinato.buffer.journal.records import MAGIC as RECORD_MAGIC
 from ostinato.buffer.snapshot import OtherFormatError
@@ -130,7 +130,7 @@ class SegmentWriter:
             for first in range(0, len(frame), PARTS):
                 position += self._write(frame[first : first + PARTS], position)
             if self._sync:
-                os.fdatasync(self._handle)
+                getattr(os, "fdatasync", os.fsync)(self._handle)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._handle, self.position)
@@ -140,7 +140,8 @@ class SegmentWriter:
         self._room = max(self._room, position)
 
     def _write(self, parts: Sequence[Bytes], position: int) -> int:
-        done, total = os.pwritev(self._handle, parts, position), sum(map(len, parts))
+        total = sum(map(len, parts))
+        done = os.pwritev(self._handle, parts, position) if hasattr(os, "pwritev") else 0
         if done < total:  # rare: the rest in one piece
             view = memoryview(b"".join(parts))
             while done < total:
@@ -177,7 +178,7 @@ def _record_at(handle: int, position: int, size: int, expected: int) -> NDArray[
     payload = np.empty(length, np.uint8)
     done = 0
     while done < length:
-        got = os.preadv(handle, [payload[done:].data], position + FRAME.size + done)
+        got = read_at(handle, payload[done:].data, position + FRAME.size + done)
         if not got:
             return None
         done += got
