@@ -24,6 +24,7 @@ try:
     from ostinato.losses.mixed import mixed
     from ostinato.losses.output import LossOutput, combined_metrics
     from ostinato.losses.presets import PRESETS
+    from ostinato.losses.proximal import ProximalAverage
     from ostinato.losses.ratios import at_level, bounded_weights, masked_log_ratio
     from ostinato.losses.reinforce import reinforce
     from ostinato.losses.second_moment import m2po, second_moment_bound
@@ -37,6 +38,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "PRESETS",
     "LossOutput",
+    "ProximalAverage",
     "asymre",
     "at_level",
     "balanced_clip",
