@@ -12,7 +12,18 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "ostinato"
 
 FLOORS = [
-    {"errors", "ragged", "rollouts", "protocols", "staleness", "config", "recipe", "telemetry", "interrupt"},
+    {
+        "errors",
+        "ragged",
+        "rollouts",
+        "protocols",
+        "staleness",
+        "config",
+        "recipe",
+        "telemetry",
+        "interrupt",
+        "setting_checks",
+    },
     {
         "advantages",
         "buffer",

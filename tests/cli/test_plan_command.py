@@ -182,8 +182,8 @@ def test_figures_when_asked_for_are_written_as_svg_and_png_always_the_same(tmp_p
     ("words", "message"),
     [
         (["--mu", "0"], "mu must be above 0, got 0.0"),
-        (["--mu", "nan"], "mu must be above 0, got nan"),
-        (["--mu", "5", "--rho", "1.5"], "rho must be within [0, 1], got 1.5"),
+        (["--mu", "nan"], "mu must be a finite number, got nan"),
+        (["--mu", "5", "--rho", "1.5"], "rho must lie between 0 and 1, got 1.5"),
         (["--mu", "5", "--alpha", "-1"], "variance cannot fall with age"),
         (["--mu", "5", "--variance", "0=2,4=1"], "variance must not fall with age: 2 at age 0, 1 at 4"),
         (["--mu", ".01", "--max-capacity", "60"], "a buffer of 60 rollouts is smaller than what generators make"),

@@ -137,7 +137,7 @@ def test_simulate_when_drawn_writes_an_svg_and_a_png(tmp_path, capsys) -> None:
         ("--stragglers 0.5,1e13", "at most 1e+12"),
         ("--pause 1e308", "pause must be within 0 and 1e+12"),
         ("--reward-latency -1", "reward latency must be within 0 and 1e+12, got -1"),
-        ("--success-rate nan", "success_rate must be within [0, 1]"),
+        ("--success-rate nan", "success_rate must be a finite number"),
         ("--mu 1e-9", "a simulation takes 1e+08; play fewer steps"),
         ("--capacity 10", "a batch never fits"),
         ("--order oldest", "--order is of a queue"),

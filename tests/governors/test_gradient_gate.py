@@ -91,7 +91,7 @@ def test_state_when_it_went_through_json_goes_on_as_before() -> None:
     ("options", "message"),
     [
         ({"tau_z": -1.0}, r"tau_z must be at least 0, got -1\.0"),
-        ({"tau_z": math.nan}, "tau_z must be at least 0, got nan"),
+        ({"tau_z": math.nan}, "tau_z must be a finite number, got nan"),
         ({"min_increments": 1}, "min_increments must be at least 2, got 1"),
         ({"decay": 0.0}, r"decay must be within \(0, 1\], got 0\.0"),
     ],

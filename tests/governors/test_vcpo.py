@@ -52,9 +52,9 @@ def test_rate_when_weights_are_extreme_is_a_share_and_sqrt_is_the_milder_rule(va
 
 def test_rate_when_its_settings_or_figures_cannot_be_used_is_refused() -> None:
     for base in (0.0, 1.1, math.nan):
-        with pytest.raises(ConfigError, match=r"base must be within \(0, 1\], got"):
+        with pytest.raises(ConfigError, match="base must be"):
             LearningRateSettings(base=base)
-    with pytest.raises(ConfigError, match="rule must be one of sqrt, linear, got 'cubic'"):
+    with pytest.raises(ConfigError, match="rule must be one of 'sqrt', 'linear', got 'cubic'"):
         LearningRateSettings(rule="cubic")
     with pytest.raises(DataError, match="figures lack 'tokens'"):
         learning_rate_scale({}, LearningRateSettings())

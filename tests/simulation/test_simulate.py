@@ -208,7 +208,15 @@ def test_lengths_when_drawn_have_mean_one() -> None:
     ("make", "message"),
     [
         (lambda: LogNormal(-1), r"within \[0, 4\]"),
-        (lambda: LogNormal(float("nan")), r"within \[0, 4\]"),
+        (lambda: LogNormal(float("nan")), "sigma of log-normal lengths must be a finite number"),
+        (lambda: LogNormal("a"), "must be a finite number, got 'a'"),
+        (lambda: Service(pause="a"), "pause must be a finite number"),
+        (lambda: Service(batching="slow"), "batching must be one of"),
+        (lambda: Service(pause_for="ever"), "pause_for must be one of"),
+        (
+            lambda: Simulation(LoopConfig(train_steps=1, clock="wall"), BufferConfig()),
+            "virtual clock, got loop.clock 'wall'",
+        ),
         (lambda: Empirical([]), "positive numbers"),
         (lambda: Empirical([1, 0]), "positive numbers"),
         (lambda: Service(straggler_fraction=1.5), "fraction within"),

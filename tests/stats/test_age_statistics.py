@@ -111,7 +111,7 @@ def test_state_when_it_is_of_other_statistics_is_refused(state, message) -> None
 
 
 def test_settings_when_impossible_are_refused() -> None:
-    with pytest.raises(ConfigError, match="window must be at least 1 rollout, got 0"):
+    with pytest.raises(ConfigError, match="window must be at least 1, got 0"):
         AgeStatistics(window=0)
     with pytest.raises(ConfigError, match="age edges must rise from 0"):
         AgeStatistics(edges=(1, 4))

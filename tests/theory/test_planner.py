@@ -110,7 +110,10 @@ def test_designs_when_nearly_free_ages_make_horizons_long_are_still_found_quickl
     ("make", "message"),
     [
         (lambda: split_designs(CHECKED, 1, Limits(60)), "at least 2 GPUs, got 1"),
-        (lambda: Limits(0), "at least 1"),
+        (lambda: Limits(0), "batch size must be at least 1"),
+        (lambda: Limits(60.5), "batch size must be an integer"),
+        (lambda: Limits(60, max_capacity="a"), "max_capacity must be an integer"),
+        (lambda: split_designs(CHECKED, 8.0, Limits(60)), "gpus must be an integer"),
         (lambda: Limits(60, 16, max_capacity=59), "must hold a batch of 60"),
         (lambda: Limits(60, 64, max_capacity=63), "and a group of 64"),
         (lambda: turn_designs(CHECKED, Limits(60), max_uses=0), "max_uses must be at least 1"),

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.settings import check_finite
 from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_finite
 from ostinato.usable import rows_holding, usable_rollouts
 
 

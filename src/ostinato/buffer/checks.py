@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.padding import RightPadded
-from ostinato.buffer.settings import MOST, check_whole
 from ostinato.buffer.table import Table
 from ostinato.buffer.tally import FINITE_ROWS
 from ostinato.buffer.workspace import FreshMemory, Workspace
 from ostinato.errors import ConfigError, DataError
 from ostinato.ragged import Ragged, as_array, check_offsets, described, fits
 from ostinato.rollouts import ROW_COLUMNS, Rollouts, extra_layouts
+from ostinato.setting_checks import MOST, check_whole
 
 WRITABLE = (
     "reward",

@@ -30,12 +30,13 @@ from ostinato.buffer.kernels import kernels as make_kernels
 from ostinato.buffer.limits import Limiter, MinSize, Traffic
 from ostinato.buffer.retention import Retention, split_retention
 from ostinato.buffer.sampling import Indexed, Sampler, Uniform
-from ostinato.buffer.settings import MOST, check_sampler
+from ostinato.buffer.settings import check_sampler
 from ostinato.buffer.state import buffer_arrays, checked_arrays, claim, install
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.errors import DataError
 from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import MOST
 
 Int = NDArray[np.int64]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.settings import check_whole
 from ostinato.errors import ConfigError, MissingExtraError
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_whole
 
 Int = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ostinato.buffer.settings import check_positive, check_whole
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_positive, check_whole
 
 ROUNDING = 1e-6
 """Rollouts by which a band may be missed through floating point."""

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.payload import Payload
-from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
 from ostinato.ragged import Extra
+from ostinato.setting_checks import check_whole
 
 Int = NDArray[np.int64]
 

@@ -26,7 +26,7 @@ from ostinato.buffer.sampling import (
     Uniform,
 )
 from ostinato.buffer.schedule import Linear, Schedule
-from ostinato.buffer.settings import check_choice, check_not_negative, check_share, check_whole
+from ostinato.setting_checks import check_choice, check_not_negative, check_share, check_whole
 
 
 def paper_fifo(

@@ -16,11 +16,11 @@ from ostinato.buffer.padding import Layout, PaddedDraw, padded
 from ostinato.buffer.sampling import PromptStrategy
 from ostinato.buffer.sampling.protocol import Remembering
 from ostinato.buffer.sampling.strategies import random_k
-from ostinato.buffer.settings import MOST
 from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
 from ostinato.protocols import Draw
+from ostinato.setting_checks import MOST
 
 Int = NDArray[np.int64]
 Rows = tuple[Int, NDArray[np.float64] | None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ostinato.buffer.settings import MOST, check_finite, check_whole, is_function, shown
+from ostinato.buffer.settings import is_function
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import MOST, check_finite, check_whole, shown
 
 
 class Schedule(Protocol):

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ostinato.buffer.checks import check_count, check_ids, check_priorities, check_rollouts, check_step
 from ostinato.buffer.draws import check_generator, join_draws
 from ostinato.buffer.replay import ReplayBuffer
-from ostinato.buffer.settings import MOST
 from ostinato.buffer.state import checked_arrays, install
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import MOST
 
 MEANS = ("never_used_fraction", "staleness", "correct_fraction", "informative_fraction")
 """Metrics of a shard that are means over what it holds."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_finite, check_not_negative, check_whole
 
 ENERGY_BOUND = 1e100
 """Beyond this the squares of increments would overflow."""
@@ -29,11 +30,10 @@ class GradientGateSettings:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.tau_z >= 0:
-            raise ConfigError(f"tau_z must be at least 0, got {self.tau_z}")
-        if self.min_increments < 2:
-            raise ConfigError(f"min_increments must be at least 2, got {self.min_increments}")
-        if not 0 < self.decay <= 1:
+        if self.tau_z != math.inf:  # nothing is dropped
+            check_not_negative("tau_z", self.tau_z)
+        check_whole("min_increments", self.min_increments, least=2)
+        if not 0 < check_finite("decay", self.decay) <= 1:
             raise ConfigError(f"decay must be within (0, 1], got {self.decay}")
 
 
@@ -100,10 +100,17 @@ class GradientGate:
         return {name: getattr(self, f"_{name}") for name in STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`. Raises `DataError` when something is missing."""
+        """Inverse of `state_dict`. Raises `DataError` when something is missing or no finite number."""
         missing = [name for name in STATE if name not in state]
         if missing:
             raise DataError(f"gradient gate state lacks {missing[0]!r}, got {sorted(state)}")
+        for name in STATE:
+            if name == "previous" and state[name] is None:
+                continue
+            try:
+                check_finite(name, state[name])
+            except ConfigError as error:
+                raise DataError(f"gradient gate state cannot be used: {error}") from None
         for name in STATE:
             setattr(self, f"_{name}", state[name])
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_choice, check_finite
 from ostinato.stats import effective_sample_fraction
 from ostinato.stats.off_policy import checked_figures
 
@@ -28,10 +29,9 @@ class LearningRateSettings:
     rule: Rule = "sqrt"
 
     def __post_init__(self) -> None:
-        if not 0 < self.base <= 1:
+        if not 0 < check_finite("base", self.base) <= 1:
             raise ConfigError(f"base must be within (0, 1], got {self.base}")
-        if self.rule not in get_args(Rule):
-            raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}, got {self.rule!r}")
+        check_choice("rule", self.rule, get_args(Rule))
 
 
 def learning_rate_scale(figures: Mapping[str, NDArray[np.float64]], settings: LearningRateSettings) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_choice, check_finite, check_not_negative, check_whole
 from ostinato.stats import AGE_EDGES, AgeStatistics, age_buckets
 from ostinato.stats.off_policy import checked_figures
 
@@ -38,18 +39,15 @@ class ReuseSettings:
     edges: Sequence[int] = AGE_EDGES
 
     def __post_init__(self) -> None:
-        if self.ratio_bound is not None and not 1 < self.ratio_bound < math.inf:
-            raise ConfigError(f"ratio_bound must be a finite number above 1, got {self.ratio_bound}")
-        if self.ratio_level not in get_args(Level):
-            raise ConfigError(f"ratio_level must be one of {', '.join(get_args(Level))}, got {self.ratio_level!r}")
-        if not self.ess_hysteresis >= 0:
-            raise ConfigError(f"ess_hysteresis must be at least 0, got {self.ess_hysteresis}")
-        if self.ess_bound is not None and not 0 < self.ess_bound <= 1 - self.ess_hysteresis:
+        if self.ratio_bound is not None and not check_finite("ratio_bound", self.ratio_bound) > 1:
+            raise ConfigError(f"ratio_bound must be above 1, got {self.ratio_bound}")
+        check_choice("ratio_level", self.ratio_level, get_args(Level))
+        check_not_negative("ess_hysteresis", self.ess_hysteresis)
+        if self.ess_bound is not None and not 0 < check_finite("ess_bound", self.ess_bound) <= 1 - self.ess_hysteresis:
             got = f"ess_bound {self.ess_bound} with ess_hysteresis {self.ess_hysteresis}"
             raise ConfigError(f"expected 0 < ess_bound <= 1 - ess_hysteresis, got {got}")
-        if not 2 <= self.min_samples <= self.window:
-            got = f"min_samples {self.min_samples}, window {self.window}"
-            raise ConfigError(f"expected 2 <= min_samples <= window, got {got}")
+        check_whole("min_samples", self.min_samples, least=2)
+        check_whole("window", self.window, least=self.min_samples)
 
 
 class ReuseGovernor:
@@ -110,12 +108,14 @@ class ReuseGovernor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`. Raises `DataError` when something is missing or of other edges."""
-        missing = [name for name in ("ages", "closed", "removed") if name not in state]
-        if missing:
-            raise DataError(f"reuse governor state lacks {missing[0]!r}, got {sorted(state)}")
-        self.ages.load_state_dict(state["ages"])
-        self._closed = set(state["closed"]) if self.settings.ess_bound is not None else set()
-        self._removed = {reason: int(state["removed"][reason]) for reason in self._removed}
+        try:
+            closed = set(map(str, state["closed"])) if self.settings.ess_bound is not None else set()
+            removed = {reason: int(state["removed"][reason]) for reason in self._removed}
+            ages = state["ages"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"reuse governor state lacks {error}, or it cannot be used") from None
+        self.ages.load_state_dict(ages)
+        self._closed, self._removed = closed, removed
 
     def _judge_ages(self) -> None:
         bound = self.settings.ess_bound

@@ -12,18 +12,23 @@ from numpy.typing import NDArray
 from ostinato.errors import DataError
 from ostinato.governors.gradient_gate import GradientGate, GradientGateSettings
 from ostinato.governors.learning_rate import LearningRateSettings, learning_rate_scale
+from ostinato.setting_checks import check_whole
 
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
     """All off by default. `gradient_split_every`: steps between two measurements of the gradients of fresh and of
-    replayed rollouts, 0: never. `epochs`: consecutive steps on one batch.
+    replayed rollouts, 0: never. `epochs`: consecutive steps on one batch. Raises `ConfigError` for impossible ones.
     """
 
     learning_rate: LearningRateSettings | None = None
     gate: GradientGateSettings | None = None
     gradient_split_every: int = 0
     epochs: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("gradient_split_every", self.gradient_split_every, least=0)
+        check_whole("epochs", self.epochs, least=1)
 
 
 @dataclass(frozen=True, slots=True)

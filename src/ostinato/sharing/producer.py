@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.checks import find_fault
-from ostinato.buffer.settings import check_whole
 from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_whole
 from ostinato.sharing.directory import MAX_RINGS, RingDirectory, reserve
 from ostinato.sharing.failures import WaitTimeout
 from ostinato.sharing.layout import ALIGNMENT

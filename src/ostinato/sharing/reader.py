@@ -11,10 +11,10 @@ from types import TracebackType
 import numpy as np
 
 from ostinato.buffer.kernels import kernels as kernels_of
-from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import FreshMemory, Workspace
 from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.protocols import Draw, Store
+from ostinato.setting_checks import check_whole
 from ostinato.sharing.books import UseBook
 from ostinato.sharing.directory import MAX_RINGS, RingDirectory
 from ostinato.sharing.draining import Drain

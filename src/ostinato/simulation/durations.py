@@ -12,6 +12,7 @@ from ostinato.errors import ConfigError
 from ostinato.loop.pace import Pace
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_choice, check_finite
 from ostinato.simulation.lengths import Fixed, Lengths
 
 LONGEST = 1e12
@@ -44,13 +45,17 @@ class Service:
     reward_latency: float = 0.0
 
     def __post_init__(self) -> None:
+        check_choice("batching", self.batching, ("continuous", "longest"))
+        check_choice("pause_for", self.pause_for, ("taken", "published"))
+        check_finite("straggler_fraction", self.straggler_fraction)
+        check_finite("straggler_factor", self.straggler_factor)
         if not 0 <= self.straggler_fraction <= 1 or not 1 <= self.straggler_factor <= LONGEST:
             raise ConfigError(
                 "stragglers need a fraction within [0, 1] and a factor of at least 1 and at most "
                 f"{LONGEST:g}, got {self.straggler_fraction} and {self.straggler_factor}"
             )
         for name, time in (("pause", self.pause), ("reward latency", self.reward_latency)):
-            if not 0 <= time <= LONGEST:
+            if not 0 <= check_finite(name, time) <= LONGEST:
                 raise ConfigError(f"{name} must be within 0 and {LONGEST:g}, got {time}")
 
 

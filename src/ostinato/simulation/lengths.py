@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_finite
 
 
 class Lengths(Protocol):
@@ -36,7 +37,7 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sigma <= 4:
+        if not 0 <= check_finite("sigma of log-normal lengths", self.sigma) <= 4:
             raise ConfigError(f"sigma of log-normal lengths must be within [0, 4], got {self.sigma}")
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:

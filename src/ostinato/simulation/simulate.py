@@ -16,6 +16,7 @@ from ostinato.loop.loop import Loop, Parts
 from ostinato.loop.pace import SteadyPace
 from ostinato.loop.stores import build_store
 from ostinato.protocols import Sampling
+from ostinato.setting_checks import check_share, check_whole
 from ostinato.simulation.backend import ChanceScorer, IdleGenerator, IdleTrainer, OneTask
 from ostinato.simulation.durations import Durations, Service
 from ostinato.theory import compute_ratio, mean_uses
@@ -41,9 +42,11 @@ class Simulation:
     def __post_init__(self) -> None:
         if self.loop.train_steps < 1:
             raise ConfigError(f"a simulation needs at least 1 train step, got {self.loop.train_steps}")
-        if not 0 <= self.success_rate <= 1:
-            raise ConfigError(f"success_rate must be within [0, 1], got {self.success_rate}")
+        check_share("success_rate", self.success_rate)
+        check_whole("seed", self.seed, least=0)
         loop = self.loop
+        if loop.clock != "virtual":
+            raise ConfigError(f"a simulation runs on the virtual clock, got loop.clock {loop.clock!r}")
         if self.buffer.kind == "replay":
             made = loop.batch_size * loop.train_steps / mean_uses(loop.mu, loop.generators, loop.trainers)
             if made > MOST_ROLLOUTS:

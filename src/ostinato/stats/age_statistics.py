@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors import ConfigError, DataError
+from ostinato.errors import DataError
+from ostinato.setting_checks import check_whole
 from ostinato.stats.ages import AGE_EDGES, age_buckets, age_names
 from ostinato.stats.effective_size import effective_sample_fraction
 from ostinato.stats.off_policy import checked_figures
@@ -28,8 +29,7 @@ class AgeStatistics:
     """
 
     def __init__(self, *, edges: Sequence[int] = AGE_EDGES, window: int = 512) -> None:
-        if window < 1:
-            raise ConfigError(f"window must be at least 1 rollout, got {window}")
+        check_whole("window", window, least=1)
         self._names = age_names(edges)
         self.edges, self.window = tuple(edges), window
         self._kept: dict[str, Floats] = {}  # bucket: (rollouts, 1 + KEPT), age first, oldest record first
@@ -82,11 +82,19 @@ class AgeStatistics:
             raise DataError(f"age statistics have edges {list(self.edges)}, the state has {state.get('edges')}")
         loaded = {}
         for name, rows in state.get("kept", {}).items():
-            kept = np.array(rows, np.float64)
-            if name not in self._names or kept.ndim != 2 or kept.shape[1] != 1 + len(KEPT):
-                raise DataError(f"age statistics of {name!r}: got shape {kept.shape}, expected (n, {1 + len(KEPT)})")
-            loaded[name] = kept[-self.window :]
+            loaded[name] = self._restored(name, rows)[-self.window :]
         self._kept = loaded
+
+    def _restored(self, name: str, rows: Any) -> Floats:
+        try:
+            kept = np.array(rows, np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"age statistics of {name!r} cannot be used: {error}") from None
+        if name not in self._names or kept.ndim != 2 or kept.shape[1] != 1 + len(KEPT):
+            raise DataError(f"age statistics of {name!r}: got shape {kept.shape}, expected (n, {1 + len(KEPT)})")
+        if not (np.isfinite(kept).all() and (kept[:, 1] > 0).all()):
+            raise DataError(f"age statistics of {name!r} hold a number that is not finite, or a rollout without tokens")
+        return kept
 
     def _held(self, name: str) -> Floats:
         return self._kept.get(name, np.zeros((0, 1 + len(KEPT))))

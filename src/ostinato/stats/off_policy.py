@@ -55,6 +55,10 @@ FIGURES = (
 )
 """What a trainer tells about each rollout, float64 (n,) each; see `rollout_figures`."""
 
+NOT_NEGATIVE = ("tokens", "log_ratio_abs_sum", "log_ratio_square_sum", "ratio_sum", "ratio_square_sum", "clipped")
+LARGEST_FIGURE = 1e100
+"""Squares of figures, and sums of these, stay finite."""
+
 
 def rollout_figures(
     log_ratio_BL: Floats, entropy_BL: Floats, mask_BL: NDArray[np.bool_], clipped_BL: NDArray[np.bool_]
@@ -124,7 +128,8 @@ def diagnose(
 
 
 def checked_figures(figures: Mapping[str, Floats], n: int) -> dict[str, Floats]:
-    """The columns of `FIGURES` as float64. Raises `DataError` when one is missing, not (n,), or not finite."""
+    """The columns of `FIGURES` as float64. Raises `DataError` when one is missing, not (n,), not within ±1e100, or not
+    what `rollout_figures` could have said: negative, or tokens without a ratio."""
     columns = {}
     for name in FIGURES:
         if name not in figures:
@@ -132,10 +137,15 @@ def checked_figures(figures: Mapping[str, Floats], n: int) -> dict[str, Floats]:
         column = np.asarray(figures[name], np.float64)
         if column.shape != (n,):
             raise DataError(f"figure {name!r} has shape {column.shape}, expected ({n},): one value a rollout")
-        bad = np.flatnonzero(~np.isfinite(column))
+        least = 0.0 if name in NOT_NEGATIVE else -LARGEST_FIGURE
+        bad = np.flatnonzero(~((column >= least) & (column <= LARGEST_FIGURE)))
         if len(bad):
-            raise DataError(f"figure {name!r} of rollout {int(bad[0])} is {column[bad[0]]}, expected a finite number")
+            got = f"figure {name!r} of rollout {int(bad[0])} is {column[bad[0]]}"
+            raise DataError(f"{got}, expected a finite number from {least:g} to {LARGEST_FIGURE:g}")
         columns[name] = column
+    silent = np.flatnonzero((columns["tokens"] > 0) & (columns["ratio_square_sum"] == 0))
+    if len(silent):
+        raise DataError(f"rollout {int(silent[0])} has tokens and no ratio: ratio_square_sum is 0")
     return columns
 
 

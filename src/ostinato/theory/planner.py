@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_whole
 from ostinato.theory.accounting import compute_ratio, mean_uses
 from ostinato.theory.variance import PowerLaw
 from ostinato.theory.workload import Workload
@@ -48,12 +49,10 @@ class Limits:
     sharded: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.group_size < 1:
-            raise ConfigError(f"batch and group size must be at least 1, got {self.batch_size} and {self.group_size}")
-        sizes = {"batch size": self.batch_size, "group size": self.group_size, "max_capacity": self.max_capacity or 0}
-        for name, size in sizes.items():
-            if size > MOST_ROLLOUTS:
-                raise ConfigError(f"{name} must be at most {MOST_ROLLOUTS:,} rollouts, got {size}")
+        check_whole("batch size", self.batch_size, least=1, most=MOST_ROLLOUTS)
+        check_whole("group size", self.group_size, least=1, most=MOST_ROLLOUTS)
+        if self.max_capacity is not None:
+            check_whole("max_capacity", self.max_capacity, least=0, most=MOST_ROLLOUTS)
         if self.max_capacity is not None and self.max_capacity < max(self.batch_size, self.group_size):
             raise ConfigError(
                 f"max_capacity must hold a batch of {self.batch_size} and a group of {self.group_size} rollouts, "
@@ -90,7 +89,7 @@ def split_designs(workload: Workload, gpus: int, limits: Limits) -> list[Design]
 
     Raises `ConfigError` when no split can keep the limits, naming the constraint.
     """
-    if gpus < 2:
+    if check_whole("gpus", gpus, least=0) < 2:
         raise ConfigError(f"generators beside trainers need at least 2 GPUs, got {gpus}; plan in turns for one")
     if gpus > MOST_GPUS:
         raise ConfigError(f"at most {MOST_GPUS} GPUs can be split, got {gpus}; plan a share: only W : T : N counts")
@@ -111,8 +110,7 @@ def turn_designs(workload: Workload, limits: Limits, *, max_uses: int = 32) -> l
 
     The dial is y: a train step costs C (1 + mu / y). `Design.generators` and `trainers` are 0.
     """
-    if max_uses < 1:
-        raise ConfigError(f"max_uses must be at least 1, got {max_uses}")
+    check_whole("max_uses", max_uses, least=1)
     found: list[Design] = []
     for uses in range(1, max_uses + 1):
         gamma = (1 + workload.mu / uses) / (1 + workload.mu)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_finite, check_positive
 
 Floats = NDArray[np.float64]
 
@@ -52,12 +53,11 @@ class PowerLaw:
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
+        if check_finite("alpha", self.alpha) < 0:
             raise ConfigError(f"alpha must be at least 0 (variance cannot fall with age), got {self.alpha}")
         if self.alpha > MOST_ALPHA:
             raise ConfigError(f"alpha must be at most {MOST_ALPHA:g}, got {self.alpha}; from 0.5 on nothing is kept")
-        if not (np.isfinite(self.tau) and self.tau > 0):
-            raise ConfigError(f"tau must be above 0 train steps, got {self.tau}")
+        check_positive("tau", self.tau)
 
     @property
     def longest(self) -> float:

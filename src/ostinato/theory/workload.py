@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_positive, check_share
 from ostinato.theory.variance import Floats, VarianceLaw
 
 LEAST_MU, MOST_MU = 1e-9, 1e12
@@ -32,12 +33,10 @@ class Workload:
     variance: VarianceLaw
 
     def __post_init__(self) -> None:
-        if not self.mu > 0:
-            raise ConfigError(f"mu must be above 0, got {self.mu}")
+        check_positive("mu", self.mu)
         if not LEAST_MU <= self.mu <= MOST_MU:
             raise ConfigError(f"mu must be within {LEAST_MU:g} and {MOST_MU:g}, got {self.mu}")
-        if not 0 <= self.rho <= 1:
-            raise ConfigError(f"rho must be within [0, 1], got {self.rho}")
+        check_share("rho", self.rho)
 
     def objective(self, x: ArrayLike, y: ArrayLike) -> Floats:
         """J(x, y) = sbar2(x) (1 + y/mu) (1/y + 1/x + rho), x > 0 and y > 0: compute to a gradient norm, up to a factor

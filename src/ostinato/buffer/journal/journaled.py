@@ -14,11 +14,11 @@ from ostinato.buffer.journal.log import Log
 from ostinato.buffer.journal.recorder import UNBOUNDED, Recorder, Recovery
 from ostinato.buffer.padding import Layout, PaddedDraw
 from ostinato.buffer.replay import ReplayBuffer
-from ostinato.buffer.settings import check_whole
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import CheckpointError, ConfigError
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts, to_arrays
+from ostinato.setting_checks import check_whole
 
 Int = NDArray[np.int64]
 

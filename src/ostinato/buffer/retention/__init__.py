@@ -13,8 +13,8 @@ from ostinato.buffer.retention.eviction import Eviction, OldestFirst, SmartEvict
 from ostinato.buffer.retention.positive_bias import PositiveBias
 from ostinato.buffer.retention.ranked import KeepBest, Reservoir
 from ostinato.buffer.retention.rules import MaxStaleness, MaxUses, NewestPerPrompt, Rule
-from ostinato.buffer.settings import shown
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import shown
 
 Retention: TypeAlias = Rule | Eviction
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.retention.arrivals import NONE, Rows
 from ostinato.buffer.retention.scores import Score, scores_of
-from ostinato.buffer.settings import check_not_negative, check_positive, is_function, shown
+from ostinato.buffer.settings import is_function
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_not_negative, check_positive, shown
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.retention.arrivals import NONE, Rows, first_row_from, living, where_newest_begin
-from ostinato.buffer.settings import check_finite, check_share
+from ostinato.setting_checks import check_finite, check_share
 
 CHUNK = 1024
 

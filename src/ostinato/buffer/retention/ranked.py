@@ -12,8 +12,9 @@ from ostinato.buffer.columns import Columns
 from ostinato.buffer.retention.arrivals import NONE, Rows, living, outgrown
 from ostinato.buffer.retention.scores import Score, scores_of
 from ostinato.buffer.sampling.pending import Pending
-from ostinato.buffer.settings import check_whole, is_function, shown
+from ostinato.buffer.settings import is_function
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_whole, shown
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.retention.arrivals import NONE, Rows, arrivals, grouped, living, outgrown
-from ostinato.buffer.settings import check_whole
+from ostinato.setting_checks import check_whole
 
 
 @runtime_checkable

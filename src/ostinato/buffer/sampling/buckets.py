@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, enough
-from ostinato.buffer.settings import check_finite, check_positive, check_whole, shown
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_finite, check_positive, check_whole, shown
 
 LARGEST_GROUP = 1 << 20  # a bucket for each number of successes
 

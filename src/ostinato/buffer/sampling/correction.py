@@ -11,7 +11,7 @@ from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.draws import importance_weights
 from ostinato.buffer.sampling.protocol import Rows
 from ostinato.buffer.schedule import Schedule, bounded
-from ostinato.buffer.settings import check_choice
+from ostinato.setting_checks import check_choice
 
 NORMALIZERS = ("buffer", "batch", None)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows
-from ostinato.buffer.settings import check_positive
 from ostinato.errors import DataError
+from ostinato.setting_checks import check_positive
 
 Floats = NDArray[np.float64]
 DecayLaw = Callable[[NDArray[np.int64]], Floats]

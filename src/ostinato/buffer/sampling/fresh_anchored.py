@@ -24,8 +24,9 @@ from ostinato.buffer.sampling.protocol import (
 )
 from ostinato.buffer.sampling.quotas import joined
 from ostinato.buffer.sampling.rowset import RowSet, Subset
-from ostinato.buffer.settings import check_not_negative, check_sampler, check_whole
+from ostinato.buffer.settings import check_sampler
 from ostinato.errors import DataError
+from ostinato.setting_checks import check_not_negative, check_whole
 
 
 class FreshAnchored:

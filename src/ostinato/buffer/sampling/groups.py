@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, size_given
-from ostinato.buffer.settings import check_choice
 from ostinato.errors import DataError
+from ostinato.setting_checks import check_choice
 
 ORDERS = ("uniform", "newest", "oldest")
 

@@ -12,8 +12,8 @@ from ostinato.buffer.sampling.correction import Correction
 from ostinato.buffer.sampling.plain import Uniform
 from ostinato.buffer.sampling.protocol import Law, Picked, Rows, enough, new_priority_of, tell_changed, tell_rebuilt
 from ostinato.buffer.schedule import Schedule, bounded
-from ostinato.buffer.settings import shown
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import shown
 
 
 class Mixture:

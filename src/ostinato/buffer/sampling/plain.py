@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows, enough
-from ostinato.buffer.settings import check_flag
+from ostinato.setting_checks import check_flag
 
 
 @dataclass(frozen=True, slots=True)

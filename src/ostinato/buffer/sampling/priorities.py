@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.sampling.protocol import Rows
-from ostinato.buffer.settings import check_not_negative, is_function, shown
+from ostinato.buffer.settings import is_function
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_not_negative, shown
 
 PriorityFunction = Callable[[Columns, Rows], NDArray[np.float64]]
 """(columns, live rows) -> one finite value of at least 0 for each, float64 (n,); it may not look at anything else."""

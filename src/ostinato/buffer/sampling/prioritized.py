@@ -14,9 +14,9 @@ from ostinato.buffer.sampling.priorities import Priorities, PriorityFunction
 from ostinato.buffer.sampling.protocol import Picked, Rows, enough
 from ostinato.buffer.sampling.weights import weights_of
 from ostinato.buffer.schedule import Schedule
-from ostinato.buffer.settings import check_choice, check_flag, check_not_negative, shown
 from ostinato.buffer.sumtree import MaxTree
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import check_choice, check_flag, check_not_negative, shown
 
 AGES = ("insert_step", "policy_version_min", "birth_step")
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.settings import shown
 from ostinato.errors import DataError
+from ostinato.setting_checks import shown
 
 Rows = NDArray[np.int64]
 

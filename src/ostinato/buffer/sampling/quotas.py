@@ -24,8 +24,9 @@ from ostinato.buffer.sampling.protocol import (
     tell_rebuilt,
 )
 from ostinato.buffer.sampling.rowset import RowSet, Subset
-from ostinato.buffer.settings import check_positive, check_sampler, shown
+from ostinato.buffer.settings import check_sampler
 from ostinato.errors import ConfigError, DataError
+from ostinato.setting_checks import check_positive, shown
 
 
 class Quotas:

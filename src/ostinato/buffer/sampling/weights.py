@@ -17,9 +17,10 @@ from ostinato.buffer.sampling.decay import (
 from ostinato.buffer.sampling.pending import Pending
 from ostinato.buffer.sampling.priorities import Priorities
 from ostinato.buffer.sampling.protocol import Rows
-from ostinato.buffer.settings import is_function, shown
+from ostinato.buffer.settings import is_function
 from ostinato.buffer.sumtree import MinTree, SumTree
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import shown
 
 CEILING, FLOOR = 1e200, 1e-150  # beyond these the common factor is chosen anew
 
