@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostinato.batching import microbatch_rows, padded_batch
-from ostinato.errors import DataError
+from ostinato.errors import ConfigError, DataError
 from ostinato.rollouts import Rollouts
 
 
@@ -90,3 +90,26 @@ def test_microbatch_rows_start_with_the_longest_and_keep_the_order_of_equals():
 def test_padded_batch_refuses_rows_that_are_none(rows):
     with pytest.raises(DataError, match="row numbers"):
         padded_batch(three_rollouts(), np.array(rows), pad_token_id=0)
+
+
+@pytest.mark.parametrize("pad", [None, -1, 1.5, math.nan, True, "x", 10**40])
+def test_padded_batch_when_padding_is_no_token_is_refused(pad) -> None:
+    with pytest.raises(ConfigError, match="pad_token_id must be"):
+        padded_batch(three_rollouts(), np.array([0, 1]), pad_token_id=pad)
+
+
+@pytest.mark.parametrize("lengths", [[0, 3, 2], np.array([0, 3, 2], np.uint8), np.array([0, 127, 64], np.int8)])
+def test_microbatch_rows_of_any_integers_are_longest_first(lengths) -> None:
+    assert [part.tolist() for part in microbatch_rows(lengths, 1)] == [[1], [2], [0]]
+
+
+@pytest.mark.parametrize("lengths", [[1.0, 2.0], [math.nan], [-1, 2], [[1, 2]], [True, False], 3, ["1"]])
+def test_microbatch_rows_when_lengths_are_none_are_refused(lengths) -> None:
+    with pytest.raises(DataError, match="expected integers of at least 0"):
+        microbatch_rows(np.array(lengths), 4)
+
+
+@pytest.mark.parametrize("bound", [0, -1, 1.5, math.inf, None, True, "4"])
+def test_microbatch_rows_when_the_bound_is_none_are_refused(bound) -> None:
+    with pytest.raises(ConfigError, match="tokens_per_microbatch must be"):
+        microbatch_rows(np.array([1, 2]), bound)

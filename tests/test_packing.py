@@ -99,3 +99,8 @@ def test_unpacked_when_values_are_not_of_the_predicted_positions_refuses(shape) 
     batch = packed_batch(three_rollouts(), np.arange(3))
     with pytest.raises(DataError, match=r"expected \(1, 8\): the tokens without the first"):
         unpacked(torch.zeros(shape), batch)
+
+
+def test_unpacked_of_what_is_no_tensor_is_refused() -> None:
+    with pytest.raises(DataError, match="values: expected a tensor, got ndarray"):
+        unpacked(np.zeros((1, 8)), packed_batch(three_rollouts(), np.array([1, 0, 2])))

@@ -53,6 +53,14 @@ def test_override_when_given_wins_over_the_file(tmp_path) -> None:
         ({"loop": {"mu": -1.0}}, "loop.mu must be at least"),
         ({"loop": {"mu": float("nan")}}, "loop.mu must be a finite number"),
         ({"loop": {"batch_size": 10**30}}, "loop.batch_size must be a finite number of at most"),
+        ({"loop": {"mu": 10**400}}, "loop.mu must be a finite number of at most .*, got an integer of 1329 bits"),
+        ({"governors": {"gate_z": -(10**9999)}}, "governors.gate_z must be a finite .*, got an integer of 33216 bits"),
+        ({"buffer": {"sampler": 10**9999}}, "buffer.sampler expects str, got int an integer of 33216 bits"),
+        ({"loss": {"options": {"x": [[10**9999]]}}}, "loss.options.x: unknown option 'x'"),
+        ({"loss": {"name": "vespo", "options": {"positive": [1, 10**9999]}}}, "1e.12, got an integer of 33216 bits"),
+        ({"buffer": {"beta": "y" * 10**5}}, "buffer.beta expects float, got str 'y{79}[.]{3}$"),
+        ({"governors": {"ess_bnd": 1}}, "unknown setting 'governors.ess_bnd'; did you mean 'governors.ess_bound'"),
+        ({"Governors": {"ess_bound": 1}}, "unknown setting 'Governors'; did you mean 'governors'"),
         ({"loss": {"clip_low": 1.2}}, "loss.clip_low must be between 0 and 1, got 1.2"),
         ({"loss": {"name": "ppo"}}, "loss.name must be one of grpo, asymre, .*kimi.*, got 'ppo'"),
         ({"loop": 3}, "loop is a section, got the value 3"),
@@ -101,6 +109,10 @@ def test_settings_when_wrong_are_refused_with_one_line(sections, message) -> Non
         (["--loop.mu"], "--loop.mu needs a value"),
         (["--loop.mu", "x"], "loop.mu expects float, got str 'x'"),
         (["--loop.mu.x", "3"], "unknown setting|expects float"),
+        (["--loop.mu", "1" + "0" * 5000], "loop.mu expects float, got str '10*[.]{3}$"),
+        (["--loop.mu", "0x" + "f" * 5000], "loop.mu must be a finite number .*, got an integer of 20000 bits"),
+        (["--loop.mu", "[" * 5000], "loop.mu expects float, got str"),
+        (["--loop.mu", "3\nx = 1"], "loop.mu expects float, got str '3"),
         (["--seed", "1", "--seed.x", "3"], "seed is a value, not a section"),
     ],
 )
@@ -117,6 +129,9 @@ def test_recipe_when_missing_or_broken_names_the_file(tmp_path) -> None:
     (tmp_path / "bad.toml").write_text("[loop\n")
     with pytest.raises(ConfigError, match=r"bad.toml cannot be read"):
         load_recipe(tmp_path / "bad.toml")
+    (tmp_path / "digits.toml").write_text(f"[loop]\nmu = {'1' * 5000}\n")
+    with pytest.raises(ConfigError, match=r"digits.toml cannot be read: .* 5000 digits"):
+        load_recipe(tmp_path / "digits.toml")
 
 
 def test_help_when_listed_covers_every_field_and_stays_small() -> None:

@@ -145,3 +145,11 @@ def test_loss_when_unusable_rollouts_are_left_out_is_finite(names, seed) -> None
     assert loss.isfinite() and all(value.isfinite().all() for value in metrics.values())
     assert logprobs.grad is not None and logprobs.grad.isfinite().all()
     assert not logprobs.grad[~batch.loss_mask].any()
+
+
+@pytest.mark.parametrize("ids", [[7], [7, 8, 9], [[7, 8]], []])
+def test_refusal_when_there_is_not_one_id_a_rollout_says_so(ids) -> None:
+    pair = concatenate([rollout(), rollout((-0.5, NAN))])
+    for rows in (None, np.array([0])):  # whether or not anything else is wrong
+        with pytest.raises(DataError, match=r"rollout_ids have shape .*, expected \(2,\)"):
+            refuse_unusable(pair, rows=rows, rollout_ids=np.array(ids, np.int64))

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors import MissingExtraError
-from ostinato.ragged import gather_positions, row_numbers
+from ostinato.errors import DataError, MissingExtraError
+from ostinato.ragged import as_array, described, gather_positions, row_numbers
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_whole
 from ostinato.usable import refuse_unusable
 
 try:
@@ -50,8 +51,10 @@ def padded_batch(
     """Pad the given rollouts to the longest of them. A rollout without trained tokens is fine: it weighs nothing.
 
     Raises `DataError` when a rollout cannot be used, by the rules of `ostinato.usable`, naming it by its row and, where
-    `rollout_ids` (n,) of all rollouts are given, by its id; or when `rows` are no row numbers.
+    `rollout_ids` (n,) of all rollouts are given, by its id; or when `rows` are no row numbers. `ConfigError` for a
+    `pad_token_id` that is no token (a tokenizer may have none: any token will do, padding is never looked at).
     """
+    pad_token_id = check_whole("pad_token_id", pad_token_id, least=0)
     rows = row_numbers(rows, len(rollouts))
     refuse_unusable(rollouts, rows=rows, rollout_ids=rollout_ids)
     positions, _ = gather_positions(rollouts.offsets, rows)
@@ -80,8 +83,14 @@ def microbatch_rows(lengths: NDArray[np.int64], tokens_per_microbatch: int) -> l
 
     Rows times the longest length stays within `tokens_per_microbatch` (padding included) unless a single rollout alone
     exceeds it. The longest come first, so that memory runs out at the start or never; equal lengths keep their order.
+
+    Raises `DataError` unless the lengths are whole numbers of at least 0, `ConfigError` for a bound below 1.
     """
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
+    tokens_per_microbatch = check_whole("tokens_per_microbatch", tokens_per_microbatch, least=1)
+    lengths = as_array(lengths, "lengths")
+    if lengths.ndim != 1 or (lengths.dtype.kind not in "iu" and lengths.size) or lengths.min(initial=0) < 0:
+        raise DataError(f"lengths are {described(lengths)}, expected integers of at least 0 (n,)")
+    order = np.argsort(-lengths.astype(np.int64), kind="stable").astype(np.int64)
     parts, start = [], 0
     while start < len(order):
         longest = max(int(lengths[order[start]]), 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostinato.errors import ConfigError, DataError, MissingExtraError
+from ostinato.setting_checks import check_finite, check_whole, shown
 
 try:
     import torch
@@ -21,6 +22,9 @@ except ModuleNotFoundError as error:
 
 BLOCK_ELEMENTS = 2**24
 """Logits in one block: 64 MiB of float32."""
+
+LARGEST = 1e30
+"""Of temperature, scale and softcap; its inverse is the smallest. Float32 ends a little further out."""
 
 
 def selected_logprobs(logits: Tensor, tokens: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -36,8 +40,10 @@ def selected_logprobs(logits: Tensor, tokens: Tensor, temperature: float | Tenso
     subtracting a log-sum-exp would keep the logits and need two more arrays on the way back. `linear_logprobs` keeps
     none.
 
-    Raises `DataError` for other shapes, `ConfigError` for one temperature that is not above 0 (the values of a tensor
-    are not looked at: that would wait for the device).
+    A logit of -inf is a token that cannot be chosen: log-prob -inf, no part of the entropy.
+
+    Raises `DataError` for other shapes and types, `ConfigError` for one temperature that is not above 0 (the values of
+    a tensor are not looked at: that would wait for the device; nor are the tokens, which must lie in the vocabulary).
     """
     _check(logits, tokens, temperature, "logits")
     if isinstance(temperature, Tensor):
@@ -45,9 +51,12 @@ def selected_logprobs(logits: Tensor, tokens: Tensor, temperature: float | Tenso
     elif temperature != 1:
         logits = logits.float() / temperature
     log_policy = logits.log_softmax(-1, dtype=torch.float32)
+    logprobs = log_policy.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
-        entropy = -log_policy.exp().mul_(log_policy).sum(-1)
-    return log_policy.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), entropy
+        # 0 times -inf, of tokens that cannot be chosen, is left out; a NaN logit makes its whole row NaN, so is seen.
+        entropy = -log_policy.exp().mul_(log_policy).nansum(-1)
+        entropy.masked_fill_(logprobs.isnan(), torch.nan)
+    return logprobs, entropy
 
 
 def linear_logprobs(
@@ -70,7 +79,7 @@ def linear_logprobs(
     `hidden` (B, L, D); `weight` (V, D), `bias` (V,); `tokens` int64 (B, L); `temperature` > 0, one number or one a
     rollout (B,). Positions outside `mask` bool (B, L) are not computed: log-prob 0, entropy 0, no gradient. A token
     outside the vocabulary has log-prob NaN. Returns two tensors (B, L) in nats: float64 for float64 `hidden`, else
-    float32. Gradients reach `hidden`, `weight` and `bias`.
+    float32. Gradients reach `hidden`, `weight` and `bias` alone.
 
     The vocabulary is taken `block_rows` at a time (default: so many that neither their logits nor their weights exceed
     `BLOCK_ELEMENTS`, but a quarter of D when positions are that many), with a running log-sum-exp, which is all that is
@@ -82,14 +91,17 @@ def linear_logprobs(
     Sources: Milakov and Gimelshein, arXiv 1805.02867 (running log-sum-exp); Wijmans et al., arXiv 2411.09009 (never
     storing the logits).
 
-    Raises `DataError` for shapes that do not fit, `ConfigError` for a temperature, a softcap or block_rows that is not
-    above 0.
+    Raises `DataError` for shapes and types that do not fit, `ConfigError` for a temperature, a softcap or block_rows
+    that is not above 0, and for numbers that are none.
     """
     _check(hidden, tokens, temperature, "hidden")
     _check_layer(hidden, weight, bias, tokens, mask)
-    for name, value in (("softcap", softcap), ("block_rows", block_rows)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{name} must be above 0, got {value}")
+    if abs(check_finite("scale", scale)) > LARGEST:
+        raise ConfigError(f"scale must be between {-LARGEST:g} and {LARGEST:g}, got {scale:g}")
+    if softcap is not None:
+        _check_number("softcap", softcap)
+    if block_rows is not None:
+        block_rows = check_whole("block_rows", block_rows, least=1)
     exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if isinstance(temperature, Tensor):
         temperature = temperature.to(exact)[:, None].expand(tokens.shape)
@@ -155,7 +167,8 @@ class _LinearLogprobs(torch.autograd.Function):
             # Sums over the vocabulary so far of e^(z - highest) and of (z - highest) e^(z - highest).
             before_N1, highest_N1 = highest_N1, torch.maximum(highest_N1, logits_NR.amax(1, keepdim=True))
             shift_N1 = before_N1 - highest_N1
-            weights_NR = logits_NR.sub_(highest_N1).exp()
+            # Finite even where a token cannot be chosen: 0 times -inf would be no number.
+            weights_NR = logits_NR.sub_(highest_N1).clamp_(min=torch.finfo(layer.exact).min).exp()
             moment_N1 = shift_N1.exp() * (moment_N1 + mass_N1 * shift_N1)
             mass_N1 = shift_N1.exp() * mass_N1 + weights_NR.sum(1, keepdim=True)
             moment_N1 += weights_NR.mul_(logits_NR).sum(1, keepdim=True)
@@ -212,19 +225,50 @@ def _product_type(hidden: Tensor) -> torch.dtype:
 
 
 def _check(values: Tensor, tokens: Tensor, temperature: float | Tensor, name: str) -> None:
-    if tokens.shape != values.shape[:-1]:
+    _check_tensor(name, values, floating=True)
+    _check_tensor("tokens", tokens)
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise DataError(f"tokens are {tokens.dtype}, expected torch.int64")
+    if not values.ndim or tokens.shape != values.shape[:-1]:
         raise DataError(f"tokens have shape {tuple(tokens.shape)}, expected {tuple(values.shape[:-1])} of the {name}")
     if isinstance(temperature, Tensor):
         if temperature.shape != values.shape[:1]:
             raise DataError(f"temperature has shape {tuple(temperature.shape)}, expected {tuple(values.shape[:1])}")
-    elif not temperature > 0:
-        raise ConfigError(f"temperature must be above 0, got {temperature}: a greedy choice has no log-probs")
+        if temperature.is_complex() or temperature.dtype == torch.bool:
+            raise DataError(f"temperature is {temperature.dtype}, expected numbers")
+    else:
+        _check_number("temperature", temperature, ": a greedy choice has no log-probs")
+    if name == "logits" and not values.shape[-1]:
+        raise DataError(f"logits have shape {tuple(values.shape)}: the vocabulary is empty")
 
 
 def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, mask: Tensor | None) -> None:
     width = hidden.shape[-1]
-    if weight.ndim != 2 or weight.shape[1] != width:
+    if hidden.ndim < 2:
+        raise DataError(f"hidden has shape {tuple(hidden.shape)}, expected (rollouts, positions, width)")
+    _check_tensor("weight", weight, floating=True)
+    if weight.ndim != 2 or weight.shape[1] != width or not len(weight):
         raise DataError(f"weight has shape {tuple(weight.shape)}, expected (vocabulary, {width}) for hidden states")
     for name, value, shape in (("bias", bias, weight.shape[:1]), ("mask", mask, tokens.shape)):
-        if value is not None and value.shape != shape:
-            raise DataError(f"{name} has shape {tuple(value.shape)}, expected {tuple(shape)}")
+        if value is not None:
+            _check_tensor(name, value, floating=name == "bias")
+            if value.shape != shape:
+                raise DataError(f"{name} has shape {tuple(value.shape)}, expected {tuple(shape)}")
+    if mask is not None and mask.dtype != torch.bool:
+        raise DataError(f"mask is {mask.dtype}, expected torch.bool")
+
+
+def _check_tensor(name: str, value: object, *, floating: bool = False) -> None:
+    if not isinstance(value, Tensor):
+        raise DataError(f"{name}: expected a tensor, got {type(value).__name__}")
+    if floating and not value.is_floating_point():
+        raise DataError(f"{name}: expected floating-point numbers, got {value.dtype}")
+
+
+def _check_number(name: str, value: object, because: str = "") -> None:
+    """One number above 0 that float32 and its inverse can hold: beyond, logits would be inf times 0."""
+    number = check_finite(name, value)
+    if number <= 0:
+        raise ConfigError(f"{name} must be above 0, got {shown(value)}{because}")
+    if not 1 / LARGEST <= number <= LARGEST:
+        raise ConfigError(f"{name} must be between {1 / LARGEST:g} and {LARGEST:g}, got {number:g}")

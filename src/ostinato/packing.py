@@ -79,8 +79,10 @@ def unpacked(values_1S: Tensor, batch: PackedBatch) -> Tensor:
     """Values of positions, (1, S-1), as one row a rollout, padded on the right with 0 (False): (B, L-1).
 
     The layout of `ostinato.batching.Batch`. What stands at the end of a rollout, where the next one's first token would
-    be predicted, reaches neither value nor gradient. Differentiable. Raises `DataError` for another shape.
+    be predicted, reaches neither value nor gradient. Differentiable. Raises `DataError` for another shape or type.
     """
+    if not isinstance(values_1S, Tensor):
+        raise DataError(f"values: expected a tensor, got {type(values_1S).__name__}")
     expected = (1, max(batch.tokens.shape[1] - 1, 0))
     if values_1S.shape != expected:
         raise DataError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from ostinato.config import RunConfig
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import shown
 
 LARGEST = 10**12
 """No setting is larger: beyond it lie typing errors, and arithmetic that no longer is exact."""
@@ -33,7 +34,7 @@ def recipe_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"recipe {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a ValueError that is no TOML error: thousands of digits
         raise ConfigError(f"recipe {path} cannot be read: {error}") from None
     return apply_overrides(tree, overrides)
 
@@ -81,14 +82,14 @@ def _build(cls: type[Any], tree: Mapping[str, Any], prefix: str, where: str) -> 
     for key in tree:
         if key not in known:
             near = _nearest(prefix + key)
-            raise ConfigError(f"{where}: unknown setting {prefix + key!r}; did you mean {near!r}?")
+            raise ConfigError(f"{where}: unknown setting {shown(prefix + key)}; did you mean {near!r}?")
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         name, kind = prefix + key, hints[key]
         if is_dataclass(kind):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{where}: {name} is a section, got the value {value!r}")
+                raise ConfigError(f"{where}: {name} is a section, got the value {shown(value)}")
             values[key] = _build(typing.cast(type[Any], kind), value, name + ".", where)
         else:
             values[key] = _checked(name, value, kind, known[key], where)
@@ -100,22 +101,22 @@ def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> 
     if optional and value in (None, "none"):
         return None
     base = kind.__args__[0] if optional else typing.get_origin(kind) or kind
-    if base is float and type(value) is int:
+    if base is float and type(value) is int and abs(value) <= LARGEST:
         value = float(value)
-    if type(value) is not base:
-        raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {value!r}")
+    if type(value) is not base and not (base is float and type(value) is int):
+        raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {shown(value)}")
     if isinstance(value, dict):
         _refuse_odd_values(name, value, where)
     low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]
     if isinstance(value, int | float) and not abs(value) <= LARGEST:
-        raise ConfigError(f"{where}: {name} must be a finite number of at most {LARGEST:,}, got {value}")
+        raise ConfigError(f"{where}: {name} must be a finite number of at most {LARGEST:,}, got {shown(value)}")
     if (low is not None and value < low) or (high is not None and value > high):
         bounds = (
             f"at least {low}" if high is None else f"between {low} and {high}" if low is not None else f"at most {high}"
         )
         raise ConfigError(f"{where}: {name} must be {bounds}, got {value}")
     if choices and value not in choices:
-        raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, got {value!r}")
+        raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, got {shown(value)}")
     return value
 
 
@@ -124,12 +125,17 @@ def _refuse_odd_values(name: str, value: Any, where: str) -> None:
         if isinstance(item, dict | list):
             _refuse_odd_values(f"{name}.{key}", item, where)
         elif not isinstance(item, bool | int | float | str):
-            raise ConfigError(f"{where}: {name}.{key} must be a number, text or true/false, got {item!r}")
+            raise ConfigError(f"{where}: {name}.{key} must be a number, text or true/false, got {shown(item)}")
 
 
 def _nearest(name: str) -> str:
+    name = name.lower()
     names = [key for key, _, _ in settings_help()]
-    sections = difflib.get_close_matches(name, {key.partition(".")[0] for key in names}, n=1, cutoff=0.6)
+    section = name.partition(".")[0]
+    within = [key for key in names if key.startswith(f"{section}.")]
+    if within and section != name:
+        return difflib.get_close_matches(name, within, n=1, cutoff=0)[0]
+    sections = difflib.get_close_matches(section, sorted({key.partition(".")[0] for key in names}), n=1, cutoff=0.6)
     if sections:
         return sections[0]
     last = name.rsplit(".", 1)[-1]
@@ -156,9 +162,10 @@ def _parse_overrides(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        tree = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # thousands of digits or brackets, too
         return text
+    return tree["value"] if list(tree) == ["value"] else text
 
 
 def _shown(item: Field[Any]) -> str:

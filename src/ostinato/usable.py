@@ -69,8 +69,11 @@ def refuse_unusable(
 ) -> dict[str, int]:
     """Raise a `DataError` that names the first refused rollout and the reason; else count the idle ones, by name.
 
-    `rows`: look at these alone. `rollout_ids` (n,): ids of all rollouts, to name the refused one by.
+    `rows`: look at these alone. `rollout_ids` (n,): ids of all rollouts, to name the refused one by; any other number
+    of ids is a `DataError` too.
     """
+    if rollout_ids is not None and np.shape(rollout_ids) != (len(rollouts),):
+        raise DataError(f"rollout_ids have shape {np.shape(rollout_ids)}, expected ({len(rollouts)},): one a rollout")
     usable_n, counts = usable_rollouts(rollouts, rows)
     refused = np.flatnonzero(~usable_n)
     if len(refused):

@@ -46,6 +46,8 @@ def test_train_when_everything_is_on_raises_the_reward_and_tells_all(tmp_path) -
         (("--buffer.capacity_bytes", "900"), "buffer.capacity_bytes 900 < 15360: the tokens of a batch of 60"),
         (("--governors.ess_bound", "0.99"), "a closed age would never open"),
         (("--governors.gate", "0.5"), "unknown setting 'governors.gate'"),
+        (("--governors.gate_z", "1" + "0" * 400), "governors.gate_z must be a finite number of at most"),
+        (("--loss.options.dual_clip", "[" * 5000), "loss.options.dual_clip"),
     ],
 )
 def test_train_when_settings_are_impossible_ends_in_one_line_and_writes_nothing(tmp_path, words, message) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ostinato.errors import ConfigError
+from ostinato.setting_checks import shown
 
 ADVANTAGES = ("group_std", "group_mean", "shifted", "fixed_baseline")
 """Advantages by name, see `ostinato.loss_advantages`."""
@@ -44,19 +45,19 @@ class Option:
             return None
         if self.choices:
             if value not in self.choices:
-                raise ConfigError(f"{where} must be one of {', '.join(self.choices)}, got {value!r}")
+                raise ConfigError(f"{where} must be one of {', '.join(self.choices)}, got {shown(value)}")
             return value
         if self.count == 1:
             return self._number(value, where)
         if not isinstance(value, list | tuple) or len(value) != self.count:
-            raise ConfigError(f"{where} must be a list of {self.count} numbers, got {value!r}")
+            raise ConfigError(f"{where} must be a list of {self.count} numbers, got {shown(value)}")
         return tuple(self._number(item, where) for item in value)
 
     def _number(self, value: Any, where: str) -> float:
         if type(value) not in (int, float):
-            raise ConfigError(f"{where} must be a number{' or none' if self.none else ''}, got {value!r}")
+            raise ConfigError(f"{where} must be a number{' or none' if self.none else ''}, got {shown(value)}")
         if not self.low <= value <= self.high:
-            raise ConfigError(f"{where} must be between {self.low:g} and {self.high:g}, got {value}")
+            raise ConfigError(f"{where} must be between {self.low:g} and {self.high:g}, got {shown(value)}")
         return float(value)
 
 
@@ -79,7 +80,7 @@ class LossSettings:
         for name, value in options.items():
             if name not in self.options:
                 takes = ", ".join(self.options) or "no options"
-                raise ConfigError(f"{_place(name)}: unknown option {name!r} of loss {loss!r}, which takes {takes}")
+                raise ConfigError(f"{_place(name)}: unknown option {shown(name)} of loss {loss!r}, which takes {takes}")
             checked[name] = self.options[name].checked(value, f"{_place(name)} of loss {loss!r}")
         for name, option in self.options.items():
             if option.required and name not in checked:
@@ -100,7 +101,7 @@ class LossSettings:
 def loss_settings(name: str) -> LossSettings:
     """The row of a loss. Raises `ConfigError` for another name."""
     if name not in LOSSES:
-        raise ConfigError(f"loss.name must be one of {', '.join(LOSSES)}, got {name!r}")
+        raise ConfigError(f"loss.name must be one of {', '.join(LOSSES)}, got {shown(name)}")
     return LOSSES[name]
 
 
