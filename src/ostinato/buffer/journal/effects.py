@@ -49,7 +49,7 @@ class Effects:
 
     def left(self) -> Int:
         """Ids of the rollouts that left since the last call, in the order in which they did."""
-        gone = np.concatenate([np.empty(0, np.int64), *self._left])
+        gone: Int = np.concatenate([np.empty(0, np.int64), *self._left])
         self._left = []
         return gone
 
