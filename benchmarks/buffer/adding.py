@@ -11,7 +11,7 @@ from .peers import ELSEWHERE, Contestant
 from .profiles import GROUP_SIZE
 from .results import Line, judged, least, most, skipped
 from .setting import Setting
-from .subject import NUMBA, NUMPY
+from .subject import NUMBA, NUMPY, Ostinato
 from .timing import Measured, Pace, Times, race, ratio
 
 PEERS = ("deque", "torchrl LazyTensorStorage", "cpprb")
@@ -73,6 +73,8 @@ def _us(times: Times, size: int) -> Measured:
 def _converting(setting: Setting, contestant: Contestant, size: int) -> Callable[[], Any]:
     stream = setting.source.groups(size)
     records = cycle([next(stream) for _ in range(READY)])
+    if size == 1 and isinstance(contestant, Ostinato):
+        return lambda: contestant.insert_one(next(records)[0])
     return lambda: contestant.insert(contestant.convert(next(records)))
 
 

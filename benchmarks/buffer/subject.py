@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ostinato.buffer import PaddedDraw, ReplayBuffer, Workspace
 from ostinato.protocols import Draw
-from ostinato.ragged import offsets_of
 from ostinato.rollouts import Rollouts
 
 from .batches import Rows, unpadded
@@ -18,7 +17,15 @@ from .profiles import Record, Source
 
 NUMBA, NUMPY, TWO_THREADS = "ostinato", "ostinato, numpy", "ostinato, 2 threads"
 TRAIN_STEP = 1
-NUMBERS = ("prompt_length", "group", "reward", "advantage", "version")
+NUMBERS = {
+    "prompt_length": "prompt_length",
+    "prompt_id": "group",
+    "group_id": "group",
+    "reward": "reward",
+    "advantage": "advantage",
+    "policy_version_min": "version",
+}
+"""Columns and what they are called in records."""
 
 
 class Ostinato:
@@ -29,30 +36,12 @@ class Ostinato:
         self.rng = np.random.default_rng(seed)
 
     def convert(self, records: Sequence[Record]) -> Rollouts:
-        """Pack whole rows, as an engine's adapter would: columns in, checked by the constructor."""
-        tokens = [record["tokens"] for record in records]
-        n, numbers = len(records), {name: np.array([record[name] for record in records]) for name in NUMBERS}
-        zeros, steps, ones = np.zeros(n), np.zeros(n, np.int64), np.ones(n, np.float32)
-        return Rollouts(
-            tokens=np.concatenate(tokens),
-            loss_mask=np.concatenate([record["mask"] for record in records]),
-            behavior_logprobs=np.concatenate([record["logprobs"] for record in records]),
-            offsets=offsets_of([len(row) for row in tokens]),
-            prompt_length=numbers["prompt_length"].astype(np.int32),
-            prompt_id=numbers["group"],
-            group_id=numbers["group"],
-            reward=numbers["reward"],
-            group_reward_mean=zeros,
-            group_reward_std=zeros,
-            advantage=numbers["advantage"],
-            policy_version_min=numbers["version"],
-            policy_version_max=numbers["version"],
-            birth_step=steps,
-            truncated=np.zeros(n, np.bool_),
-            temperature=ones,
-            top_p=ones,
-            top_k=np.zeros(n, np.int32),
-            source=np.zeros(n, "<U1"),
+        """`Rollouts.from_rows`: whole rows, as an engine's adapter would pack them."""
+        return Rollouts.from_rows(
+            [record["tokens"] for record in records],
+            [record["mask"] for record in records],
+            [record["logprobs"] for record in records],
+            **{column: [record[name] for record in records] for column, name in NUMBERS.items()},
         )
 
     def convert_completions(self, records: Sequence[Record]) -> Rollouts:
@@ -62,16 +51,18 @@ class Ostinato:
             [record["tokens"][:p] for record, p in zip(records, prompts, strict=True)],
             [record["tokens"][p:] for record, p in zip(records, prompts, strict=True)],
             [record["logprobs"][p:] for record, p in zip(records, prompts, strict=True)],
-            group_id=[record["group"] for record in records],
-            prompt_id=[record["group"] for record in records],
-            advantage=[record["advantage"] for record in records],
-            reward=[record["reward"] for record in records],
-            policy_version_min=[record["version"] for record in records],
+            **{column: [record[name] for record in records] for column, name in NUMBERS.items()},
         )
 
     def insert(self, converted: Rollouts) -> NDArray[np.int64]:
         """`ReplayBuffer.add`."""
         return self.buffer.add(converted, train_step=TRAIN_STEP)
+
+    def insert_one(self, record: Record) -> int:
+        """`ReplayBuffer.add_one`."""
+        columns = {column: record[name] for column, name in NUMBERS.items()}
+        rows = record["tokens"], record["mask"], record["logprobs"]
+        return self.buffer.add_one(*rows, train_step=TRAIN_STEP, **columns)
 
     def packed(self, n: int, out: Workspace | None = None) -> Draw:
         """`ReplayBuffer.sample`."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
@@ -54,11 +53,6 @@ class Ragged:
 
 Extra = NDArray[Any] | Ragged
 
-LARGEST_ID = np.iinfo(np.int32).max
-"""The largest token id."""
-
-IntRow = Sequence[int] | NDArray[np.integer[Any]]
-
 
 def described(value: Any) -> str:
     """What a value is, for messages: dtype and shape of an array, the type of anything else."""
@@ -78,6 +72,14 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises any of them for what numpy cannot hold
         raise DataError(f"{name} cannot be an array: {error}") from None
+
+
+def row_lengths(lengths: Any) -> NDArray[np.int64]:
+    """Lengths of rows as int64 (n,). Raises `DataError` unless they are whole numbers of at least 0."""
+    array = as_array(lengths, "lengths")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size) or array.min(initial=0) < 0:
+        raise DataError(f"lengths are {described(array)}, expected integers of at least 0 (n,)")
+    return array.astype(np.int64)
 
 
 def fits(values: NDArray[Any], dtype: Any) -> bool:
@@ -136,87 +138,6 @@ def gather_positions(
     lengths = offsets[rows + 1] - offsets[rows]
     result = offsets_of(lengths)
     return np.arange(result[-1]) + np.repeat(offsets[rows] - result[:-1], lengths), result
-
-
-def packed_ids(rows: Sequence[IntRow], lengths: list[int], parts: int) -> NDArray[np.int32]:
-    """Rows of token ids one after the other, `parts` of them a rollout: int32. Raises `DataError`, naming the rollout.
-
-    `lengths`: tokens of each rollout.
-    """
-    arrays = [np.asarray(row) for row in rows]
-    for i, row in enumerate(arrays):
-        if (row.dtype != np.int32 and row.dtype.kind not in "iu" and row.size) or row.ndim != 1:
-            raise DataError(f"token ids of rollout {i // parts} are {described(row)}, expected one row of integers")
-    ids = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-    if np.count_nonzero(ids < 0) or (ids.dtype != np.int32 and np.count_nonzero(ids > LARGEST_ID)):
-        bad = np.flatnonzero((ids < 0) | (ids > LARGEST_ID))
-        row_number = np.searchsorted(offsets_of(lengths), bad[0], "right") - 1
-        raise DataError(f"rollout {row_number} has the token id {int(ids[bad[0]])}, expected 0 to 2^31 - 1")
-    return ids.astype(np.int32, copy=False)
-
-
-def content_ids(rows: Sequence[NDArray[Any]]) -> list[int]:
-    """A stable number of 63 bits for each row, the same for the same bytes."""
-    known: dict[bytes, int] = {}
-    ids = []
-    for row in rows:
-        content = row.tobytes()
-        if content not in known:
-            known[content] = int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
-        ids.append(known[content])
-    return ids
-
-
-def after_zeros(before: Sequence[int], rows: Sequence[Any]) -> NDArray[np.float32]:
-    """The rows one after the other, each behind as many zeros as are to stand before it: float32."""
-    zeros = np.zeros(max(before, default=0), np.float32)
-    parts = [part for count, row in zip(before, rows, strict=True) for part in (zeros[:count], row)]
-    try:
-        return np.concatenate(parts, dtype=np.float32, casting="unsafe") if parts else zeros
-    except (TypeError, ValueError, RuntimeError) as error:  # torch raises any of them for what numpy cannot hold
-        raise DataError(f"log-probs are no rows of numbers: {error}; of tensors give .detach().float().cpu()") from None
-
-
-def row_column(name: str, value: Any, dtype: type[np.generic], n: int) -> NDArray[Any]:
-    """One value for all rows, or one a row, as a new array of this dtype, (n,). Raises `DataError`."""
-    simple = (type(value) is float and dtype is np.float64) or (type(value) is int and dtype is np.int64)
-    if simple and abs(value) < 1 << 62:  # whatever else may come is looked at
-        column = np.empty(n, dtype)
-        column.fill(value)
-        return column
-    given = as_array(value, name)
-    if given.shape == (n,) and given.dtype.isnative:
-        if given.dtype.type is dtype:
-            return given if type(value) is list else given.copy()  # a list has just become an array of its own
-        if given.dtype.type is np.int64 and dtype is np.int32:
-            column = given.astype(np.int32)
-            if not np.count_nonzero(column != given):
-                return column
-    if given.shape not in ((), (n,)) or (n and not fits(given, dtype)):
-        raise DataError(f"{name} is {described(given)}, expected {dtype.__name__.rstrip('_')} () or ({n},)")
-    return np.array(np.broadcast_to(given.astype(dtype), (n,)))
-
-
-def row_columns(n: int, given: Mapping[str, Any], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
-    """All row columns of n rollouts: the given ones, see `row_column`, and what stands where nothing is given.
-
-    That is 0; temperature and top_p: 1; group_id: the row number; policy_version_max: policy_version_min.
-    """
-    if not given.keys() <= types.keys():
-        name = next(name for name in given if name not in types)
-        raise DataError(f"unknown rollout column {name!r}, expected one of {sorted(types)}")
-    columns = {
-        name: row_column(name, given[name], dtype, n) if name in given else np.zeros(n, dtype)
-        for name, dtype in types.items()
-    }
-    if "group_id" not in given:
-        columns["group_id"] = np.arange(n)
-    for name in ("temperature", "top_p"):
-        if name not in given:
-            columns[name].fill(1)
-    if "policy_version_min" in given and "policy_version_max" not in given:
-        columns["policy_version_max"] = columns["policy_version_min"].copy()
-    return columns
 
 
 def check_column(name: str, column: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ Shape letters: n rollouts, L token positions of all n together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
@@ -16,24 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato import assembly
 from ostinato.errors import DataError
 from ostinato.ragged import (
     Extra,
-    IntRow,
     Ragged,
-    after_zeros,
     check_column,
     check_extra,
     check_offsets,
     concatenate_extra,
-    content_ids,
     described,
     gather_positions,
     layout,
     offsets_of,
-    packed_ids,
     row_bounds,
-    row_columns,
     row_numbers,
 )
 
@@ -130,7 +126,7 @@ class Rollouts:
 
     @classmethod
     def from_completions(
-        cls, prompts: Sequence[IntRow], completions: Sequence[IntRow], logprobs: Sequence[Any], **columns: Any
+        cls, prompts: assembly.IntRows, completions: assembly.IntRows, logprobs: Sequence[Any], **columns: Any
     ) -> Rollouts:
         """Pack n (prompt, completion, log-probs of the completion) triples given as token ids.
 
@@ -142,26 +138,59 @@ class Rollouts:
         n = len(prompts)
         if not n == len(completions) == len(logprobs):
             raise DataError(f"got {n} prompts, {len(completions)} completions and {len(logprobs)} rows of log-probs")
-        before, behind = [len(row) for row in prompts], [len(row) for row in completions]
-        for i, (row, length) in enumerate(zip(logprobs, behind, strict=True)):
-            if len(row) != length:
-                raise DataError(f"rollout {i} has {length} completion tokens but {len(row)} log-probs")
+        before, behind = [*map(len, prompts)], [*map(len, completions)]
+        assembly.check_lengths("log-probs", logprobs, behind, "completion tokens")
         lengths = [*map(int.__add__, before, behind)]
-        extras, given = columns.pop("extras", {}), {"prompt_length": before, "prompt_id": 0, **columns}
+        rows, offsets = [*chain.from_iterable(zip(prompts, completions, strict=True))], offsets_of(lengths)
+        return cls._packed(
+            columns,
+            lambda: before,
+            tokens=assembly.packed_ids(rows, lengths, parts=2),
+            loss_mask=assembly.false_before(before, offsets),
+            behavior_logprobs=assembly.packed_logprobs(logprobs, before),
+            offsets=offsets,
+        )
+
+    @classmethod
+    def from_rows(
+        cls, tokens: assembly.IntRows, loss_mask: Sequence[Any], behavior_logprobs: Sequence[Any], **columns: Any
+    ) -> Rollouts:
+        """Pack n whole rollouts, such as trajectories of several turns, whose masks (rows of booleans) have holes.
+
+        Left out, `prompt_length` is the number of tokens before the first that the policy produced; `columns` else,
+        and `DataError`, as in `from_completions`.
+        """
+        if not len(tokens) == len(loss_mask) == len(behavior_logprobs):
+            raise DataError(
+                f"got {len(tokens)} rows of tokens, {len(loss_mask)} masks, {len(behavior_logprobs)} log-probs"
+            )
+        lengths = [*map(len, tokens)]
+        assembly.check_lengths("booleans in loss_mask", loss_mask, lengths, "tokens")
+        assembly.check_lengths("log-probs", behavior_logprobs, lengths, "tokens")
+        mask, offsets = assembly.packed_flags(loss_mask, "loss_mask"), offsets_of(lengths)
+        return cls._packed(
+            columns,
+            lambda: assembly.falses_before(mask, offsets),
+            tokens=assembly.packed_ids(tokens, lengths),
+            loss_mask=mask,
+            behavior_logprobs=assembly.packed_logprobs(behavior_logprobs),
+            offsets=offsets,
+        )
+
+    @classmethod
+    def _packed(
+        cls, columns: dict[str, Any], prompt_length: Callable[[], Any], offsets: NDArray[np.int64], **packed: Any
+    ) -> Rollouts:
+        """A record of token columns that agree and row columns still to be checked; left out, `prompt_length` is so."""
+        n, extras = len(offsets) - 1, columns.pop("extras", {})
         for name, column in extras.items():
             check_extra(name, column, n)
-        rollouts = cls.trusted(
-            tokens=packed_ids([*chain.from_iterable(zip(prompts, completions, strict=True))], lengths, parts=2),
-            loss_mask=np.repeat(np.arange(2 * n) % 2 == 1, np.array([before, behind], np.int64).T.reshape(-1)),
-            behavior_logprobs=after_zeros(before, logprobs),
-            offsets=offsets_of(lengths),
-            **row_columns(n, given, ROW_COLUMNS),
-            extras=extras,
-        )
-        if "prompt_length" in columns:
+        given = columns if "prompt_length" in columns else {"prompt_length": prompt_length(), **columns}
+        rollouts = cls.trusted(offsets=offsets, **packed, **assembly.row_columns(n, given, ROW_COLUMNS), extras=extras)
+        if given is columns:
             rollouts.check_prompts()
         if "prompt_id" not in columns:
-            rollouts.prompt_id[:] = content_ids([*map(rollouts.prompt, range(n))])
+            rollouts.prompt_id[:] = assembly.content_ids([*map(rollouts.prompt, range(n))])
         return rollouts
 
     def __len__(self) -> int:

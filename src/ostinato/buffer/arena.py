@@ -9,14 +9,13 @@ retention), and within a quarter of it when they leave in any order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.kernels import Blocks, Kernels, item_bytes
-from ostinato.buffer.slabs import new_spans, sums_by_slab, worst_slab
+from ostinato.buffer.kernels import Blocks, Columns, Kernels, item_bytes
+from ostinato.buffer.slabs import covered, new_spans, sums_by_slab, worst_slab
 
 SLABS = 128
 """Slabs aimed at: what stands empty at the ends of open ones is about 1/128 of the whole."""
@@ -28,6 +27,10 @@ SOFT, HARD = 0.02, 0.18
 
 COPIES = 2
 """Items moved at most for each new one while it is the soft bound that is exceeded."""
+
+
+Incoming = tuple[NDArray[np.int64], Columns, NDArray[np.int64], NDArray[np.int64]]
+"""Handles of spans, C-contiguous arrays, where in them each span begins, and how long it is."""
 
 
 class Arena:
@@ -77,27 +80,24 @@ class Arena:
         slab = self._open[0]
         return (slab, self._used[slab], self._size[slab] - self._used[slab]) if slab >= 0 else (-1, 0, -1)
 
-    def put(
-        self, sources: Mapping[str, NDArray[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def put(self, sources: Columns, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copy n spans of C-contiguous arrays in; returns their handles, int64 (n,)."""
         handles = self.new_handles(len(lengths))
         items = -1
         if self._open[0] >= 0:
             items = self._kernels.enter(self, handles, sources, starts, lengths, *self.gap)
-        if items < 0:
-            items = self._place_new(handles, lengths)
-            for name in self.blocks:
-                self._kernels.put(self, name, handles, sources[name], starts)
-            self._count(items)
-            self._tidy()
-        else:
-            self.filled(items)
+        self.filled(max(items, 0), (handles, sources, starts, lengths) if items < 0 else None)
         return handles
 
-    def filled(self, items: int) -> None:
-        """Items have come to the open slab, where the gap was."""
-        self._fill(self._open[0], items)
+    def filled(self, items: int, rest: Incoming | None = None) -> None:
+        """Items have come to the open slab, where the gap was; the rest, if any, is to be put behind them."""
+        if items:
+            self._fill(self._open[0], items)
+        if rest is not None:
+            handles, sources, starts, lengths = rest
+            items += self._place_new(handles, lengths)
+            for name in self.blocks:
+                self._kernels.put(self, name, handles, sources[name], starts)
         self._count(items)
         self._tidy()
 
@@ -107,15 +107,9 @@ class Arena:
         self._expected = int(lengths.sum())
         self._count(self._place_new(handles, lengths))
         self._expected = 0
-        slabs, places, _ = self.spans[:3, handles]
-        filled = np.flatnonzero(lengths)
-        slabs, places, ends = slabs[filled], places[filled], (places + lengths)[filled]
-        cuts = [0, *(np.flatnonzero(np.diff(slabs)) + 1).tolist(), len(filled)]
-        memory: dict[str, list[NDArray[Any]]] = {}
-        for name, blocks in self.blocks.items():
-            arrays: list[Any] = blocks.arrays
-            memory[name] = [arrays[slabs[a]][places[a] : ends[b - 1]] for a, b in pairwise(cuts) if a < b]
-        return handles, memory
+        stretches = covered(*self.spans[:3, handles])
+        arrays: dict[str, Any] = {name: blocks.arrays for name, blocks in self.blocks.items()}
+        return handles, {name: [own[slab][a:b] for slab, a, b in stretches] for name, own in arrays.items()}
 
     def copy_out(self, name: str, handles: NDArray[np.int64], out: NDArray[Any], starts: NDArray[np.int64]) -> None:
         """Copy column `name` of the spans to `out[starts[i]:...]`, ascending."""
@@ -149,7 +143,8 @@ class Arena:
 
     def unused(self, handles: NDArray[np.int64]) -> None:
         """Handles that have no span may be given to others."""
-        self._free.append(handles)
+        if len(handles):
+            self._free.append(handles)
 
     def thin(self, slab: int, items: int) -> None:
         """Items of a slab have left."""

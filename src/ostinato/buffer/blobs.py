@@ -47,16 +47,21 @@ class Blobs:
         n = len(starts)
         if n > 1 and not self._kernels.all_equal(values, starts, lengths):
             return self._put_various(values, starts, lengths)
-        content, length = self._content(values, int(starts[0]), int(lengths[0])), int(lengths[0])
-        key, handle = self._find(content, length)
-        handles = np.array([handle]) if handle >= 0 else self._store(values, starts[:1], lengths[:1], [key])
+        return self.put_same(values, int(starts[0]), int(lengths[0]), n)
+
+    def put_same(self, values: NDArray[Any], start: int, length: int, n: int) -> NDArray[np.int64]:
+        """Copy or find one row of a C-contiguous array for n that use it; returns its handle, (1,)."""
+        key, handle = self._find(self._content(values, start, length), length)
+        handles = np.array([handle])
+        if handle < 0:
+            handles = self._store(values, np.array([start]), np.array([length]), [key])
         self.shared += n if handle >= 0 else n - 1
         self.users[handles[0]] += n
         return handles
 
-    def known(self, values: NDArray[Any], length: int) -> int:
-        """The handle of what stands first in an array, so many items, -1 when it is not there."""
-        return self._find(self._content(values, 0, length), length)[1]
+    def candidate(self, values: NDArray[Any], length: int) -> int:
+        """The handle of a value that may be what stands first in an array, so many items; -1: there is none."""
+        return self._known.get(_key(self._content(values, 0, length), length), -1)
 
     def _put_various(
         self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]

@@ -31,6 +31,7 @@ WRITABLE = (
 
 
 _WHOLE = (int, np.integer)
+_RIGHT_PADDED = RightPadded()
 
 
 def check_count(name: str, value: Any, least: int = 0) -> int:
@@ -82,7 +83,7 @@ def check_memory(out: Any) -> Workspace:
 def check_layout(layout: Any) -> Any:
     """How to pad, `RightPadded()` where nothing is said. Raises `DataError` for anything that is no layout."""
     if layout is None:
-        return RightPadded()
+        return _RIGHT_PADDED
     if isinstance(layout, type) or not hasattr(layout, "columns") or not hasattr(layout, "pad_token"):
         raise DataError(f"layout is {layout!r}, expected RightPadded(...) or PromptsLeft(...)")
     return layout

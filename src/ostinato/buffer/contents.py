@@ -122,33 +122,36 @@ class Contents:
         self._changed(rows)
         return rows
 
-    def exchange(self, rollouts: Rollouts, ids: Int, priority: float, leaving: int) -> Exchanged | None:
+    def exchange(
+        self, rollouts: Rollouts, ids: Int, priority: float, train_step: int, leaving: int
+    ) -> Exchanged | None:
         """`append`, `drop` of the oldest rows and `fill` in one call, where nobody need hear of it in between.
 
-        None, and nothing is done, where that cannot be. The rollouts are plain, see `Kernels.inspect`.
+        None, and nothing is done, where that cannot be, nor for rollouts that `inspect` would refuse.
         """
         table, n = self.table, len(ids)
-        if self._indexes or rollouts.extras or not n or table.needs_room(n):
+        if self._indexes or rollouts.extras or not n or not self.kernels.exchanges:
             return None
         source = table.code_of(rollouts.source)
         if not isinstance(source, int):
             return None
-        settled = {"insert_step": self.train_step, "priority": priority, "group_rows": n, "source_code": source}
+        if table.needs_room(n):
+            self.compact(n)
+        settled = {"insert_step": train_step, "priority": priority, "group_rows": n, "source_code": source}
         try:
             done = self.payload.exchange(table, rollouts, ids, settled, leaving)
-            if done is not None:
-                start = table.append(n)
-                table.count_dead(leaving, done.first)
+            if done is None:
+                return None
+            self.train_step, start = train_step, table.append(n)
+            table.count_dead(leaving, done.first)
         except BaseException:  # an interrupt: as in `drop`
             table.recount()
             raise
-        if done is None:
-            return None
-        if done.items < 0:
+        if done.slabs < 0:
             self.fill(rollouts, np.arange(start, start + n), None)
         elif not done.shared:
-            prompts = rollouts.offsets[:-1], rollouts.prompt_length.astype(np.int64)
-            table["prompt"][start:] = self.payload.prompts.put(rollouts.tokens, *prompts)
+            tokens = np.ascontiguousarray(rollouts.tokens)
+            table["prompt"][start:] = self.payload.prompts.put_same(tokens, 0, int(rollouts.prompt_length[0]), n)
         return done
 
     def inspect(self, rollouts: Rollouts, train_step: int) -> NDArray[np.int8] | None:
@@ -166,8 +169,9 @@ class Contents:
             table.cut(self._new)
             self._written = True
         new = np.arange(np.searchsorted(table["rollout_id"], first_id), table.span)
-        self.drop(new[table["alive"][new]])
-        self.compact()
+        if len(new):
+            self.drop(new[table["alive"][new]])
+            self.compact()
 
     def fill(self, rollouts: Rollouts, rows: Int, kinds: NDArray[np.int8] | None) -> None:
         """Copy the payload of the last appended rows that are still there; `kinds`: see `Kernels.inspect`."""

@@ -49,15 +49,15 @@ class Holdings:
                     f"{self.capacity_bytes}"
                 )
 
-    def exchange(self, entering: Rollouts, ids: Int, priority: float) -> bool:
+    def exchange(self, entering: Rollouts, ids: Int, priority: float, train_step: int) -> bool:
         """Take rollouts in and let as many go as is too much, in one step; False: not done, nor for want of a reason.
 
-        `entering`: plain ones, see `Kernels.inspect`.
+        `entering` have not been looked at yet.
         """
         if self.rules or self.capacity_bytes is not None or type(self.eviction) is not OldestFirst:
             return False
         leaving = max(0, len(self.contents) + len(ids) - self.capacity)
-        done = self.contents.exchange(entering, ids, priority, leaving)
+        done = self.contents.exchange(entering, ids, priority, train_step, leaving)
         if done is not None and leaving:
             self.statistics.left(done.departed[0], done.departed[1])
         return done is not None

@@ -31,6 +31,7 @@ from ostinato.buffer.limits import Limiter, MinSize, Traffic
 from ostinato.buffer.retention import Retention, split_retention
 from ostinato.buffer.sampling import Indexed, Sampler, Uniform
 from ostinato.buffer.settings import check_sampler
+from ostinato.buffer.single import SingleRow
 from ostinato.buffer.state import buffer_arrays, checked_arrays, claim, install
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.errors import DataError
@@ -74,11 +75,12 @@ class Keeper:
         indexes = [part for part in (self.sampler, *rules, eviction) if isinstance(part, Indexed)]
         self._contents = Contents(make_kernels(kernels, threads), indexes)
         self._holdings = Holdings(self._contents, rules, eviction, self.statistics)
+        self._single = SingleRow()
         self._set_capacity(capacity, capacity_bytes)
         claim(self._contents, (self.sampler, *rules, eviction))
 
     def __len__(self) -> int:
-        return len(self._contents)
+        return len(self._contents.table)
 
     @property
     def columns(self) -> Columns:
@@ -134,13 +136,14 @@ class Keeper:
         train_step = check_step(train_step, self._contents.train_step)
         positions, refused, entering, given = self._admitted(rollouts, train_step, priorities)
         n, contents = len(entering), self._contents
-        kinds = contents.inspect(entering, train_step)
         first = self._next_id()
         ids = np.arange(first, first + self._id_stride * n, self._id_stride)
         priority = self._new_priority() if given is None else given
-        before, contents.train_step = contents.train_step, train_step
+        before = contents.train_step
         try:
-            if given is not None or kinds is not None or not self._holdings.exchange(entering, ids, priority):
+            if given is not None or not self._holdings.exchange(entering, ids, priority, train_step):
+                kinds = contents.inspect(entering, train_step)
+                contents.train_step = train_step
                 rows = contents.append(entering, ids, {"priority": priority})
                 self._holdings.advance(train_step)  # what is expired makes room before anything else does
                 self._holdings.make_room(entering, rows)

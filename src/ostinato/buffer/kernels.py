@@ -24,6 +24,9 @@ LAST_STEP = np.iinfo(np.int64).max
 
 MOST_THREADS = 1024
 
+COMPILED: list[Any] = []
+"""`compiled_tree`, once a buffer has compiled kernels: nothing else brings numba in."""
+
 Columns = Mapping[str, NDArray[Any]]
 """C-contiguous arrays of equal length by name: the token columns of `Rollouts`, or those of an arena."""
 
@@ -101,17 +104,17 @@ class Departed(NamedTuple):
 class Exchanged(NamedTuple):
     """What an exchange did.
 
-    `departed` int64 (4, rows that left): uses, tokens, handles, and the first `unused` of prompts nobody uses any more.
-    `first`: the first live row. `slab` and `left`: where all their tokens stood and how many, slab -1: still to be
-    released. `items` that came to the open slab, -1: the payload is still to be filled in. `shared`: rows that use the
-    given prompt now, 0: theirs is still to be stored.
+    `departed` int64 (6, rows that left): uses, tokens, handles, the first `unused` of prompts nobody uses any more, and
+    the first `slabs` that tokens left, with how many; -1: the handles are still to be released and the payload to be
+    filled in. `first`: the first live row. The first `placed` rows came to the open slab, with `items`. `shared`: rows
+    that use the given prompt now, 0: theirs is still to be stored.
     """
 
     departed: Int
     first: int
-    slab: int
-    left: int
+    slabs: int
     unused: int
+    placed: int
     items: int
     shared: int
 
@@ -142,9 +145,13 @@ class TableBlocks(Protocol):
 
 
 class Kernels(Protocol):
-    """What the buffer needs done to spans. Positions and lengths count items, int64 (n,); spans never overlap."""
+    """What the buffer needs done to spans. Positions and lengths count items, int64 (n,); spans never overlap.
+
+    `exchanges`: whether `exchange` is worth a try.
+    """
 
     name: str
+    exchanges: bool
 
     def copy(
         self, to: Blocks, to_block: Int, to_start: Int, of: Blocks, of_block: Int, of_start: Int, lengths: Int
@@ -192,10 +199,11 @@ class Kernels(Protocol):
         handles: Int,
         gap: tuple[int, int, int, int, int],
     ) -> Exchanged | None:
-        """`append` plain rollouts of one group, `kill` the oldest and fill in the payload; None, not done: no such way.
+        """`append` plain rollouts of one group, `kill` the oldest and fill in payload; None, not done: no such way.
 
+        That is where `inspect`, at the insert step that is `settled`, would raise or give anything but None, too.
         `users` of each prompt. `handles` for the new spans, none: as many rows leave and hand on theirs. `gap`: the
-        first live row, the open slab, the place there, the room behind it, and the prompt where it is known (-1).
+        first live row, the open slab, the place there, the room behind it, and a prompt that may be theirs (-1).
         """
 
     def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
@@ -213,7 +221,7 @@ class Kernels(Protocol):
         """
 
     def all_equal(self, array: NDArray[Any], starts: Int, lengths: Int) -> bool:
-        """Whether all spans of a C-contiguous array certainly hold the same bytes; False may mean: not looked."""
+        """Whether all spans of a C-contiguous array, of which there is one at least, hold the same bytes."""
 
 
 def address(array: NDArray[Any]) -> int:
@@ -250,7 +258,9 @@ def kernels(kind: str = "auto", threads: int = 1) -> Kernels:
 @cache
 def _numba_kernels() -> Callable[[int], Kernels] | None:
     try:
+        from ostinato.buffer import compiled_tree
         from ostinato.buffer.numba_kernels import NumbaKernels
     except (ImportError, OSError, AttributeError, RuntimeError):  # as broken installations of numba or llvmlite raise
         return None
+    COMPILED.append(compiled_tree)
     return NumbaKernels

@@ -48,7 +48,7 @@ LEAST_BYTES_A_THREAD = 1 << 19
 class NumbaKernels:
     """One memcpy a span."""
 
-    name = "numba"
+    name, exchanges = "numba", True
 
     def __init__(self, threads: int = 1) -> None:
         self._pool = ThreadPoolExecutor(threads - 1, "ostinato-copy") if threads > 1 else None
@@ -121,13 +121,13 @@ class NumbaKernels:
         gap: tuple[int, int, int, int, int],
     ) -> Exchanged | None:
         """See `Kernels.exchange`."""
-        departed = np.empty((4, len(ids) - len(handles)), np.int64)
-        spans, blocks = of.tokens.spans, of.tokens.blocks
-        bases = blocks["tokens"].addresses, blocks["behavior_logprobs"].addresses
-        columns = np.ascontiguousarray(rollouts.tokens), np.ascontiguousarray(rollouts.behavior_logprobs)
-        appending = self._appending(table, table.span, rollouts, ids, settled)
-        given: list[Any] = [departed, handles, *columns, spans, users, *bases, *gap]
-        done = compiled_exchange.exchange(tuple(appending), *given)
+        departed = np.empty((6, len(ids) - len(handles)), np.int64)
+        tokens, prompts = of.tokens, of.prompt_spans
+        read: list[Any] = [departed, handles]
+        read += map(np.ascontiguousarray, (rollouts.tokens, rollouts.behavior_logprobs, rollouts.loss_mask))
+        read += [tokens.spans, users, tokens.blocks["tokens"].addresses, tokens.blocks["behavior_logprobs"].addresses]
+        read += [prompts.spans, prompts.blocks["values"].addresses, *gap]
+        done = compiled_exchange.exchange(tuple(self._appending(table, table.span, rollouts, ids, settled)), *read)
         return Exchanged(departed, *done) if done[0] >= 0 else None
 
     def _appending(

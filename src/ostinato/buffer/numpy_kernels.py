@@ -22,7 +22,7 @@ Int = NDArray[np.int64]
 class NumpyKernels:
     """One indexing for all spans of about one size."""
 
-    name = "numpy"
+    name, exchanges = "numpy", False
 
     def copy(
         self, to: Blocks, to_block: Int, to_start: Int, of: Blocks, of_block: Int, of_start: Int, lengths: Int
@@ -152,13 +152,15 @@ class NumpyKernels:
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """See `Kernels.inspect`."""
         mask, logprobs, offsets = rollouts.loss_mask, rollouts.behavior_logprobs, rollouts.offsets
-        inside = np.minimum(rollouts.completion_lengths, rollouts.prompt_length).min(initial=0) >= 0
-        if not inside or offsets[0] != 0 or offsets[-1] != len(mask):  # whoever made the rollouts changed them
+        oldest, newest, behind = rollouts.policy_version_min, rollouts.policy_version_max, rollouts.completion_lengths
+        wrong = ((behind | rollouts.prompt_length) < 0) | (newest > train_step) | (oldest > newest)
+        if np.count_nonzero(wrong) or offsets[0] != 0 or offsets[-1] != len(mask):
             raise FloatingPointError
-        # One sum is a fraction of the price of looking at every number, and not finite when one of them is not.
-        fine = np.isfinite(logprobs.sum(dtype=np.float64)) and rollouts.policy_version_max.max(initial=0) <= train_step
-        fine = fine and (rollouts.policy_version_min <= rollouts.policy_version_max).all()
-        if not fine or not all(np.isfinite(getattr(rollouts, name)).all() for name in FINITE_ROWS):
+        # A sum is a fraction of the price of looking at every number, and not finite when one of them is not.
+        numbers = [getattr(rollouts, name) for name in FINITE_ROWS]
+        with np.errstate(over="ignore", invalid="ignore"):
+            fine = np.isfinite(logprobs.sum(dtype=np.float64)), np.isfinite(sum(numbers).sum())
+        if not fine[0] or not (fine[1] or all(np.isfinite(column).all() for column in numbers)):
             raise FloatingPointError
         n = len(rollouts)
         bounds = np.empty(2 * n + 1, np.int64)
@@ -174,8 +176,13 @@ class NumpyKernels:
         return kinds
 
     def all_equal(self, array: NDArray[Any], starts: Int, lengths: Int) -> bool:
-        """See `Kernels.all_equal`; to look would cost numpy as much as it could save."""
-        return len(starts) == 1
+        """See `Kernels.all_equal`."""
+        counts, count = lengths.tolist(), int(lengths[0])
+        if counts.count(count) < len(counts):
+            return False
+        contents = (array[start : start + count].tobytes() for start in starts.tolist())
+        first = next(contents)
+        return all(content == first for content in contents)
 
 
 def _located(of: Spans, handles: Int) -> Int:

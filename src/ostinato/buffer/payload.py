@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
-from ostinato.buffer.kernels import Exchanged, Kernels, TableBlocks, item_bytes
+from ostinato.buffer.kernels import Columns, Exchanged, Kernels, TableBlocks, item_bytes
 from ostinato.buffer.tally import PLAIN, WHOLE
 from ostinato.buffer.texts import HEADER, are_texts, decoded, encoded
 from ostinato.buffer.workspace import Workspace
@@ -118,24 +118,23 @@ class Payload:
         tokens, prompts, n = self.tokens, self.prompts, len(ids)
         if leaving not in (0, n) or self.masks.live_items or self.extras:
             return None
-        known = prompts.known(rollouts.tokens, int(rollouts.prompt_length[0]))
         handles = NO_HANDLES if leaving else tokens.new_handles(n)
-        gap = (table.first, *tokens.gap, known)
+        gap = (table.first, *tokens.gap, prompts.candidate(rollouts.tokens, int(rollouts.prompt_length[0])))
         done = self._kernels.exchange(table, rollouts, ids, settled, self, prompts.users, handles, gap)
-        if not leaving and (done is None or done.items < 0):
-            tokens.unused(handles)
         if done is None:
+            tokens.unused(handles)
             return None
-        if leaving and done.slab < 0:
-            tokens.release(done.departed[2])
-        elif leaving:
-            if done.items < 0:
-                tokens.unused(done.departed[2])
-            tokens.thin(done.slab, done.left)
+        if leaving:
+            handles = done.departed[2]
+        if done.slabs < 0:
+            tokens.release(handles)
+        for slab, items in sorted(done.departed[4:, : max(done.slabs, 0)].T.tolist()):
+            tokens.thin(slab, items)
         if done.unused:
             prompts.forget(done.departed[3, : done.unused])
-        if done.items >= 0:
-            tokens.filled(done.items)
+        if done.slabs >= 0:
+            at = done.placed
+            tokens.filled(done.items, (handles[at:], *_behind_prompts(rollouts, at)) if at < n else None)
         prompts.shared += done.shared
         return done
 
@@ -211,6 +210,13 @@ def incoming_bytes(rollouts: Rollouts) -> NDArray[np.int64]:
 
 def _values(column: Extra) -> NDArray[Any]:
     return column.values if isinstance(column, Ragged) else column
+
+
+def _behind_prompts(rollouts: Rollouts, first: int) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
+    """Token columns, and where in them what follows the prompts of the rollouts from `first` on begins: how much."""
+    columns = {name: np.ascontiguousarray(getattr(rollouts, name)) for name in TOKEN_COLUMNS}
+    starts = rollouts.offsets[first:-1] + rollouts.prompt_length[first:]
+    return columns, starts, rollouts.offsets[first + 1 :] - starts
 
 
 def _token_arrays(out: Workspace, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:

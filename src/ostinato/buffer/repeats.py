@@ -14,6 +14,8 @@ def occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     ordered = rows[order]
     result = np.zeros(len(rows), np.int64)
     again = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    if not len(again):
+        return result
     count = np.arange(len(again))
     runs = again - count  # the same for neighbors
     result[order[again]] = count - runs.searchsorted(runs) + 1

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import check_count, check_ids, check_layout, check_memory, check_step
+from ostinato.buffer.checks import check_count, check_ids, check_layout, check_memory, check_step, checked_limiter
 from ostinato.buffer.draws import check_generator, checked_pick, draw_columns, rows_of_prompts, strategy_of
 from ostinato.buffer.keeper import Keeper
+from ostinato.buffer.limits import Limiter
 from ostinato.buffer.padding import Layout, PaddedDraw, padded
 from ostinato.buffer.sampling import PromptStrategy
 from ostinato.buffer.sampling.protocol import Remembering
@@ -47,6 +48,25 @@ class ReplayBuffer(Keeper):
     belongs to one buffer (`ConfigError`). The limiter counts rollouts: where `capacity_bytes` is reached first, they
     leave whatever it says. Not thread-safe; `ostinato.sharing` has faces for threads, tasks and processes.
     """
+
+    def add_one(
+        self,
+        tokens: Any,
+        loss_mask: Any,
+        behavior_logprobs: Any,
+        *,
+        train_step: int,
+        priority: float | None = None,
+        **columns: Any,
+    ) -> int:
+        """`add` of one rollout that comes alone, given as in `Rollouts.from_rows`: rows (L,), and single values.
+
+        Returns its rollout id, -1 where admission refused. With arrays of the stored dtypes, and `prompt_length` and
+        `prompt_id` among the columns, it takes half the time of making `Rollouts` first; a whole group, a tenth.
+        """
+        rollouts = self._single.of(tokens, loss_mask, behavior_logprobs, columns)
+        given = None if priority is None else [priority]
+        return int(self.add(rollouts, train_step=train_step, priorities=given)[0])
 
     def can_sample(self, n: int) -> bool:
         """Whether the limiter lets a batch of n >= 1 out now, and a sampler that never repeats a row finds enough."""
@@ -107,6 +127,13 @@ class ReplayBuffer(Keeper):
         self._holdings.advance(check_step(train_step, self.train_step))
         rows = rows_of_prompts(self._contents.columns, wanted, per_prompt, choose, rng)
         return self._packed(lambda: (rows, None), memory, getattr(choose, "__name__", type(choose).__name__))
+
+    def limit(self, limiter: Limiter) -> None:
+        """Let this limiter say who must wait from now on; nobody inherits a debt. Raises `ConfigError`, changing
+        nothing."""
+        checked_limiter(limiter).check(self.capacity)
+        self.limiter = limiter
+        self._inserted, self._sampled = limiter.origin(len(self)), 0
 
     def _pick(self, n: int | None, train_step: int, rng: np.random.Generator) -> Rows:
         """Rows of a batch, and their importance weights."""

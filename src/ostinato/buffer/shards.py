@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import check_count, check_ids, check_priorities, check_rollouts, check_step
+from ostinato.buffer.checks import check_count, check_ids, check_priorities, check_rollouts, check_step, checked_limiter
 from ostinato.buffer.draws import check_generator, join_draws
+from ostinato.buffer.limits import Limiter
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.state import checked_arrays, install
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.protocols import Draw
 from ostinato.ragged import check_offsets
 from ostinato.rollouts import Rollouts
-from ostinato.setting_checks import MOST
+from ostinato.setting_checks import MOST, check_whole
 
 MEANS = ("never_used_fraction", "staleness", "correct_fraction", "informative_fraction")
 """Metrics of a shard that are means over what it holds."""
@@ -78,6 +79,29 @@ class ShardedBuffer:
             raise DataError(f"cannot draw {n}: the shards hold {[len(shard) for shard in self.shards]} rollouts")
         return join_draws([shard.sample(part, train_step=train_step, rng=rng) for shard in self.shards])
 
+    @property
+    def capacity(self) -> int:
+        """Rollouts held at most, by all shards."""
+        return sum(shard.capacity for shard in self.shards)
+
+    def resize(self, capacity: int) -> None:
+        """Hold this much from now on, each shard an equal part; bounds in bytes stay. Raises `ConfigError`, changing
+        nothing, when T does not divide it or a part cannot work."""
+        part, rest = divmod(check_whole("capacity", capacity, least=1), len(self.shards))
+        if rest:
+            raise ConfigError(f"{len(self.shards)} shards must divide the capacity of {capacity}")
+        for shard in self.shards:
+            shard.limiter.check(check_whole("capacity of a shard", part, least=1))
+        for shard in self.shards:
+            shard.resize(part, shard.capacity_bytes)
+
+    def limit(self, limiter: Limiter) -> None:
+        """Let this limiter say of every shard who must wait. Raises `ConfigError`, changing nothing."""
+        for shard in self.shards:
+            checked_limiter(limiter).check(shard.capacity)
+        for shard in self.shards:
+            shard.limit(limiter)
+
     def retain(self, *, train_step: int) -> None:
         """Apply the retention rules of every shard."""
         for shard in self.shards:
@@ -101,9 +125,7 @@ class ShardedBuffer:
 
     def metrics(self) -> dict[str, float]:
         """`size`, `bytes` and `allocated_bytes` of all shards, and the means of `MEANS` over all that they hold."""
-        parts = [shard.metrics() for shard in self.shards]
-        sums = {name: sum(part[name] for part in parts) for name in ("size", "bytes", "allocated_bytes")}
-        return sums | {name: sum(p[name] * p["size"] for p in parts) / max(sums["size"], 1) for name in MEANS}
+        return joined_metrics([shard.metrics() for shard in self.shards])
 
     def departures(self) -> NDArray[np.int64]:
         """Uses of the rollouts that left any shard since the last call."""
@@ -134,3 +156,9 @@ class ShardedBuffer:
         """Each shard, and the places of the ids that it gives."""
         for shard in self.shards:
             yield shard, np.flatnonzero((ids - shard._first_id) % shard._id_stride == 0)
+
+
+def joined_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums of sizes and bytes over shards, and the means of `MEANS` over all that they hold."""
+    sums = {name: sum(part[name] for part in parts) for name in ("size", "bytes", "allocated_bytes")}
+    return sums | {name: sum(p[name] * p["size"] for p in parts) / max(sums["size"], 1) for name in MEANS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,14 @@ Int = NDArray[np.int64]
 def new_spans(n: int) -> Int:
     """Room for n handles, int64 (4, n), each in half a cache line; all are free."""
     return np.full((4, n), -1, np.int64, order="F")
+
+
+def covered(slabs: Int, places: Int, lengths: Int) -> list[tuple[int, int, int]]:
+    """Slab, begin and end of each stretch that spans cover which lie one after the other."""
+    filled = np.flatnonzero(lengths)
+    slabs, places, ends = slabs[filled], places[filled], (places + lengths)[filled]
+    cuts = [0, *(np.flatnonzero(np.diff(slabs)) + 1).tolist(), len(filled)]
+    return [(int(slabs[a]), int(places[a]), int(ends[b - 1])) for a, b in pairwise(cuts) if a < b]
 
 
 def sums_by_slab(slabs: Int, lengths: Int) -> Iterator[tuple[int, int]]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.assembly import content_ids
 from ostinato.errors import DataError
-from ostinato.ragged import content_ids
 from ostinato.rollout_files.extras import is_typed, layout_of_value
 from ostinato.rollout_files.logprobs import MissingLogprobsError, behavior_logprobs, sampled_ids
 from ostinato.rollout_files.names import missing, sorted_into_fields

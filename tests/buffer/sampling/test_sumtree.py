@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from ostinato.buffer.kernels import COMPILED
+from ostinato.buffer.kernels import kernels as make_kernels
 from ostinato.buffer.sumtree import FAN_OUT, ROOT, MaxTree, MinTree, SumTree
 from ostinato.errors import DataError
 
@@ -130,3 +132,26 @@ def test_extreme_when_values_come_and_go_is_that_of_the_rows(kind, reduce, empty
     tree.grow(size + 70)
     tree.set(np.array([size + 69]), np.array([0.25]))
     assert tree.value == reduce(np.append(values, 0.25))
+
+
+@given(st.sampled_from(SIZES), st.integers(0, 999))
+def test_trees_when_compiled_are_to_the_last_bit_what_they_are_without(size, seed) -> None:
+    pytest.importorskip("numba")
+    make_kernels("numba")
+    rng, compiled, results = RNG(seed), [*COMPILED], []
+    values, written = rng.gamma(0.3, size=(2, size)) * 10.0 ** rng.integers(-8, 8, (2, size))
+    rows = rng.integers(size, size=int(rng.integers(1, 600)))
+    written = np.where(rng.random(size) < 0.3, 0, written)[: len(rows)].repeat(-(-len(rows) // size))[: len(rows)]
+    written[-1] = 1.0
+    try:
+        for COMPILED[:] in (compiled, []):
+            sums, greatest, least = trees = SumTree(), MaxTree(), MinTree()
+            for tree in trees:
+                tree.reset(values)
+                tree.set(rows, written)
+            found = sums.find(RNG(seed).random(99) * sums.total)
+            results.append([sums.total, sums.positive, greatest.value, least.value, found.tolist()])
+    finally:
+        COMPILED[:] = compiled
+    assert results[0] == results[1]
+    assert results[0][1] == np.count_nonzero(sums.leaves)
