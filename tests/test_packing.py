@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostinato.batching import padded_batch
-from ostinato.errors import DataError
-from ostinato.packing import packed_batch, unpacked
+from ostinato.errors import ConfigError, DataError
+from ostinato.packing import packed_batch, packed_rows, unpacked
 from ostinato.rollouts import Rollouts
 
 
@@ -104,3 +104,28 @@ def test_unpacked_when_values_are_not_of_the_predicted_positions_refuses(shape) 
 def test_unpacked_of_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(DataError, match="values: expected a tensor, got ndarray"):
         unpacked(np.zeros((1, 8)), packed_batch(three_rollouts(), np.array([1, 0, 2])))
+
+
+def test_packed_rows_when_worked_by_hand_fill_the_first_row_with_room() -> None:
+    # 7 and 3 fill a row of 10; 6 and 4; 5 and 2; 11 fits nowhere
+    rows = packed_rows(np.array([5, 7, 2, 6, 11, 4, 3]), 10)
+    assert [row.tolist() for row in rows] == [[4], [1, 6], [3, 5], [0, 2]]
+    assert packed_rows(np.empty(0, np.int64), 10) == []
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 30))
+def test_packed_rows_hold_every_rollout_once_within_the_bound(lengths_n, bound) -> None:
+    lengths_n = np.array(lengths_n, np.int64)
+    rows = packed_rows(lengths_n, bound)
+    assert sorted(np.concatenate(rows).tolist() if rows else []) == list(range(len(lengths_n)))
+    assert all(lengths_n[row].sum() <= bound or len(lengths_n[row][lengths_n[row] > 0]) == 1 for row in rows)
+    # No two rows would fit into one.
+    loads = sorted(int(lengths_n[row].sum()) for row in rows)
+    assert len(loads) < 2 or loads[0] + loads[1] > bound
+
+
+def test_packed_rows_when_bound_or_lengths_are_impossible_refuse() -> None:
+    with pytest.raises(ConfigError, match="tokens_per_microbatch must be at least 1, got 0"):
+        packed_rows(np.array([1]), 0)
+    with pytest.raises(DataError, match="expected integers of at least 0"):
+        packed_rows(np.array([-1]), 4)

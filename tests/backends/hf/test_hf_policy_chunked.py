@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from ostinato.backends.hf.models import let_hidden_states_be_seen
 from ostinato.backends.hf.output_layer import output_layer
 from ostinato.backends.hf.policy import completion_logprobs
 from ostinato.batching import Batch, padded_batch
@@ -189,3 +190,33 @@ def test_chunked_logprobs_never_hold_the_logits_of_all_positions(rollouts, monke
         sizes[chunked_from] = largest
     assert sizes[0] <= rows * vocabulary  # at most the last position, which the model is asked for
     assert sizes[ALL_AT_ONCE] >= 3 * rows * vocabulary
+
+
+@pytest.fixture
+def unpickled(monkeypatch) -> Any:
+    """A model as a fresh process has it that unpickled it: transformers knows nothing of its classes there."""
+    from transformers.utils import output_capturing
+
+    model = model_of("qwen3 tied")
+    known = dict(output_capturing._CAN_RECORD_REGISTRY)
+    output_capturing._CAN_RECORD_REGISTRY.clear()
+    assert model(input_ids=torch.tensor([[1, 2]]), output_hidden_states=True).hidden_states is None
+    yield model
+    output_capturing._CAN_RECORD_REGISTRY.update(known)
+
+
+def test_unpickled_model_when_it_hides_its_states_has_the_numbers_of_logits(unpickled) -> None:
+    batch, temperature = batch_of(*APART)
+    expected = completion_logprobs(unpickled, batch, temperature, bf16=False, chunked_from=ALL_AT_ONCE)
+    found = completion_logprobs(unpickled, batch, temperature, bf16=False, chunked_from=0)
+    assert found[2] == expected[2]
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_unpickled_model_when_it_is_trained_does_without_logits(unpickled) -> None:
+    let_hidden_states_be_seen(unpickled)
+    tokens = torch.tensor([[1, 2, 3]])
+    hidden = unpickled(input_ids=tokens, output_hidden_states=True).hidden_states
+    assert len(hidden) == 3  # the embedding's and of each of two blocks
+    torch.testing.assert_close(hidden[-1], unpickled.model(input_ids=tokens).last_hidden_state)

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from ostinato.advantages import score_group
 from ostinato.backends.hf.generator import HFGenerator
-from ostinato.backends.hf.models import snapshot
+from ostinato.backends.hf.models import build_model, snapshot
 from ostinato.backends.hf.policy import completion_logprobs
 from ostinato.backends.hf.saving import saving
 from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.batching import padded_batch
-from ostinato.config import LossConfig, OptimizerConfig
+from ostinato.config import LossConfig, ModelConfig, OptimizerConfig
 from ostinato.errors import CheckpointError, DataError, RunError
 from ostinato.protocols import GroupRequest, Sampling, Task
 from ostinato.rollouts import Rollouts, concatenate
@@ -137,6 +137,27 @@ def test_bf16_changes_logprobs_little(qwen, tokenizer, rollouts):
         rounded, _, _ = completion_logprobs(qwen, batch, rollouts.temperature, bf16=True)
     gap = (exact - rounded)[batch.loss_mask[:, first:]].abs()
     assert 1e-4 < gap.mean() < 0.1
+
+
+def test_bf16_throughout_would_be_further_from_the_generator_than_autocast(tokenizer):
+    sizes = ModelConfig(hidden_size=128, layers=8, heads=4, kv_heads=4, intermediate_size=256)
+    model = build_model(sizes, tokenizer, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6.0 if parameter.ndim == 2 else 1.0)
+    requests = [
+        GroupRequest(Task(prompt, "", i, "t"), i, 16, (i,), Sampling(max_new_tokens=24))
+        for i, prompt in enumerate(["12+30=", "7="])
+    ]
+    rollouts = concatenate(list(HFGenerator(model, tokenizer, bf16=True).stream(requests)))
+    batch = padded_batch(rollouts, np.arange(len(rollouts)), pad_token_id=0)
+    gaps = []
+    for subject, autocast in ((model, True), (copy.deepcopy(model).to(torch.bfloat16), False)):
+        with torch.no_grad():
+            found, _, first = completion_logprobs(subject, batch, rollouts.temperature, bf16=autocast)
+        mask = batch.loss_mask[:, first:]
+        gaps.append(float((found - batch.behavior_logprobs[:, first:])[mask].abs().mean()))
+    assert gaps[0] < 0.02 and 1.5 * gaps[0] < gaps[1]  # 0.012 and 0.028 nats where this was written
 
 
 def test_save_and_load_continue_bit_for_bit(qwen, tokenizer, rollouts, make_draw, tmp_path):

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from ostinato.backends.hf.generator import HFGenerator
 from ostinato.backends.hf.models import build_model, load_model
+from ostinato.backends.hf.replicas import Replicas
 from ostinato.backends.hf.tokenizer import character_tokenizer, decode_text
 from ostinato.backends.hf.trainer import HFTrainer
 from ostinato.backends.hf.warm_start import WarmStartReport, warm_start
 from ostinato.backends.process import ProcessGenerator
 from ostinato.config import RunConfig, SamplingConfig
 from ostinato.governors import step_governor
-from ostinato.protocols import Sampling
-from ostinato.tasks import TaskSet, TextScorer, create
+from ostinato.protocols import Generator, Sampling
+from ostinato.tasks import TaskSet, create, create_scorer
 
 
 class HFBackend:
@@ -42,8 +43,10 @@ class HFBackend:
         else:
             self.tokenizer = character_tokenizer()
             model = build_model(config.model, self.tokenizer, config.task.seed)
-        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-        self.scorer = TextScorer(self.tasks, self._text)
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        # A model that several trainers spread over their devices need not fit on one.
+        self._model = model if config.optimizer.fsdp else model.to(self._device)
+        self.scorer = create_scorer(config.task, self.tasks, self._text)
         if not config.model.path and config.warm_start.target_accuracy > 0:
             self._warm_start(cache)
 
@@ -56,8 +59,8 @@ class HFBackend:
             return f"{name}, {self._config.model.path or 'untrained'}"
         return f"{name}, {report.accuracy:.1%} sampled accuracy after {report.steps} supervised steps"
 
-    def trainer(self) -> HFTrainer:
-        """A trainer at the initial weights, with a model of its own."""
+    def trainer(self, replicas: Replicas | None = None) -> HFTrainer:
+        """A trainer at the initial weights, with a model of its own; `replicas`: one of several processes."""
         config = self._config
         return HFTrainer(
             self._model,
@@ -67,15 +70,38 @@ class HFBackend:
             bf16=config.model.bf16,
             max_new_tokens=config.sampling.max_new_tokens,
             governor=step_governor(config),
+            lora=config.lora if config.lora.rank else None,
+            seed=config.seed,
+            replicas=replicas,
         )
 
-    def generator(self) -> HFGenerator:
-        """A generator at the initial weights, with a model of its own."""
-        return HFGenerator(self._model, self.tokenizer, bf16=self._config.model.bf16)
+    def generator(self) -> Generator:
+        """A generator at the initial weights, with a model of its own.
 
-    def concurrent_generator(self) -> ProcessGenerator:
-        """A generator in a process of its own."""
+        With generator = vllm it is vLLM's engine where that serves evaluations too: in turns, and in the generator
+        processes of runtime = ray. Beside W engines in real time, which are busy, transformers evaluates.
+        """
+        if self._config.generator == "vllm" and (self._config.loop.clock == "turns" or self._config.runtime == "ray"):
+            return self._vllm()
+        lora = self._config.lora
+        return HFGenerator(
+            self._model,
+            self.tokenizer,
+            bf16=self._config.model.bf16,
+            lora=lora if lora.rank and lora.sync == "adapter" else None,
+            device=self._device,
+        )
+
+    def concurrent_generator(self) -> Generator:
+        """A generator in a process of its own, which starts now (hf) or at first use (vllm)."""
+        if self._config.generator == "vllm":
+            return self._vllm()
         return ProcessGenerator(partial(_generator_of, self._config, self._cache))
+
+    def _vllm(self) -> Generator:
+        from ostinato.backends.vllm.initial_model import recipe_generator
+
+        return recipe_generator(self._config, self._model, self.tokenizer, self._cache)
 
     def _text(self, tokens: NDArray[np.int32]) -> str:
         return decode_text(self.tokenizer, tokens)
@@ -94,7 +120,7 @@ class HFBackend:
         )
 
 
-def _generator_of(config: RunConfig, cache: Path) -> HFGenerator:
+def _generator_of(config: RunConfig, cache: Path) -> Generator:
     return HFBackend(config, cache).generator()
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ostinato.backends.completed import completed_group
+from ostinato.backends.hf.adapters import add_adapters, put_adapters
 from ostinato.backends.hf.decode import Completions, decode
 from ostinato.backends.hf.models import keep_linear_weights_in_bf16, restore
-from ostinato.backends.hf.tokenizer import encode_prompt, pad_token_id
-from ostinato.errors import DataError
+from ostinato.backends.hf.tokenizer import encode_request, pad_token_id
+from ostinato.config import LoraConfig
 from ostinato.protocols import GroupRequest, Weights
 from ostinato.rollouts import Rollouts
 
@@ -20,24 +22,44 @@ Encoded = tuple[GroupRequest, list[int]]
 
 
 class HFGenerator:
-    """A `protocols.Generator` with a copy of `model` of its own, on the same device.
+    """A `protocols.Generator` with a copy of `model` of its own, on `device` (None: where it is).
 
     `bf16`: autocast in the forward pass. `max_batch_tokens` bounds rows times (longest prompt + new tokens) of what is
-    decoded together, and with it the memory of the cache; a single group may exceed it.
+    decoded together, and with it the memory of the cache; a single group may exceed it. `lora`: `load` takes adapters
+    alone, of a trainer whose `lora.sync` is adapter; `model` is what they belong to.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, bf16: bool = False, max_batch_tokens: int = 16384) -> None:
-        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        bf16: bool = False,
+        max_batch_tokens: int = 16384,
+        lora: LoraConfig | None = None,
+        device: str | None = None,
+    ) -> None:
+        self._model = copy.deepcopy(model).eval().to(device or model.device)
         if bf16:
             keep_linear_weights_in_bf16(self._model)
+        self._adapted = lora is not None
+        if lora is not None:
+            add_adapters(self._model, lora, seed=0)
+        self._model.requires_grad_(False)
         self._tokenizer = tokenizer
         self._bf16 = bf16
         self._max_batch_tokens = max_batch_tokens
         self._version = 0
 
     def load(self, weights: Weights, version: int) -> None:
-        """Copy the weights; everything decoded from now on carries `version`."""
-        restore(self._model, weights)
+        """Copy the weights; everything decoded from now on carries `version`.
+
+        Raises `DataError` when they are not those of the model, or with `lora` not those of its adapters.
+        """
+        if self._adapted:
+            put_adapters(self._model, weights)
+        else:
+            restore(self._model, weights)
         self._version = version
 
     def stream(self, requests: Sequence[GroupRequest]) -> Iterator[Rollouts]:
@@ -56,7 +78,7 @@ class HFGenerator:
         batch: list[Encoded] = []
         rows = longest = 0
         for request in requests:
-            prompt = self._encode(request)
+            prompt = encode_request(self._tokenizer, request, self._model.config.max_position_embeddings)
             longest = max(longest, len(prompt))
             tokens = (rows + request.group_size) * (longest + request.sampling.max_new_tokens)
             if batch and (tokens > self._max_batch_tokens or request.sampling != batch[0][0].sampling):
@@ -66,16 +88,6 @@ class HFGenerator:
             rows += request.group_size
         if batch:
             yield batch
-
-    def _encode(self, request: GroupRequest) -> list[int]:
-        prompt = encode_prompt(self._tokenizer, request.task.prompt)
-        context, new = self._model.config.max_position_embeddings, request.sampling.max_new_tokens
-        if len(prompt) + new > context:
-            raise DataError(
-                f"prompt {request.task.prompt[:40]!r}: {len(prompt)} tokens and max_new_tokens {new} "
-                f"exceed the model's context of {context}"
-            )
-        return prompt
 
     def _decode(self, batch: Sequence[Encoded]) -> Completions:
         sampling = batch[0][0].sampling
@@ -96,18 +108,11 @@ class HFGenerator:
 
     def _group(self, request: GroupRequest, prompt: list[int], completions: Completions, first: int) -> Rollouts:
         rows = slice(first, first + request.group_size)
-        sampling = request.sampling
-        return Rollouts.from_completions(
-            [prompt] * request.group_size,
+        return completed_group(
+            request,
+            prompt,
             completions.tokens[rows],
             completions.logprobs[rows],
-            prompt_id=request.task.prompt_id,
-            group_id=request.group_id,
-            policy_version_min=self._version,
-            birth_step=request.birth_step,
-            truncated=completions.truncated[rows],
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            source=request.task.source,
+            completions.truncated[rows],
+            versions=self._version,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ostinato.backends.hf.smollm2 import smollm2_directory
@@ -57,7 +58,7 @@ def load_model(path: str, cache: Path) -> tuple[Any, Any]:
             model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     except OstinatoError:
         raise
-    except (OSError, ValueError, RuntimeError, HTTP_ERROR) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, HTTP_ERROR) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"model.path {path!r}: expected a model directory or a reachable hub name; {reason}"
@@ -73,6 +74,16 @@ def _check_source(source: str) -> None:
         HfApi().model_info(source, timeout=10)
 
 
+@torch.no_grad()
+def let_hidden_states_be_seen(model: Any) -> None:
+    """Make `model` tell its hidden states. transformers learns what a class can tell when one is constructed: of a
+    model that was unpickled in a fresh process it knows nothing, and leaves them out without a word."""
+    token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+    if model(input_ids=token, use_cache=False, output_hidden_states=True).hidden_states is None:
+        with torch.device("meta"), quiet():
+            type(model)(model.config)
+
+
 def snapshot(model: Any) -> dict[str, Tensor]:
     """A copy of every parameter by name, in main memory; tied ones once."""
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
@@ -81,14 +92,19 @@ def snapshot(model: Any) -> dict[str, Tensor]:
 def restore(model: Any, weights: Weights) -> None:
     """Copy a snapshot (tensors or arrays) into `model` in place. Raises `DataError` when names or shapes differ."""
     parameters = dict(model.named_parameters())
+    check_fits(parameters, weights)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.as_tensor(weights[name]))
+
+
+def check_fits(parameters: Mapping[str, Tensor], weights: Weights) -> None:
+    """Raise `DataError` when names or shapes differ."""
     if parameters.keys() != weights.keys():
         raise DataError(f"weights and model differ in {sorted(parameters.keys() ^ weights.keys())[:3]}")
     for name, parameter in parameters.items():
         if parameter.shape != weights[name].shape:
             raise DataError(f"{name} has shape {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.as_tensor(weights[name]))
 
 
 def keep_linear_weights_in_bf16(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""One type of error for files that could not be written."""
+"""One type of error for files that could not be written, and one for those that could not be read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ostinato.errors import CheckpointError
 
 
 @contextmanager
@@ -22,6 +24,16 @@ def saving(directory: Path) -> Iterator[None]:
         if number is None:
             raise
         raise OSError(number, os.strerror(number), str(directory)) from error
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[None]:
+    """Raise `CheckpointError` for whatever a damaged file below `directory` makes its reader raise."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"checkpoint {directory} cannot be read: {reason}") from error
 
 
 def _error_number(error: BaseException) -> int | None:

@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ostinato.errors import DataError
+from ostinato.protocols import GroupRequest
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
@@ -44,6 +45,18 @@ def encode_prompt(tokenizer: Any, prompt: str) -> list[int]:
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return _encode(tokenizer, text, prompt, special_tokens=True)
     return _encode(tokenizer, prompt, prompt)
+
+
+def encode_request(tokenizer: Any, request: GroupRequest, context_tokens: int) -> list[int]:
+    """Token ids of the prompt of `request`. Raises `DataError` as above, and where it and the completion together are
+    longer than `context_tokens`."""
+    prompt, new = encode_prompt(tokenizer, request.task.prompt), request.sampling.max_new_tokens
+    if len(prompt) + new > context_tokens:
+        raise DataError(
+            f"prompt {request.task.prompt[:40]!r}: {len(prompt)} tokens and max_new_tokens {new} "
+            f"exceed the model's context of {context_tokens}"
+        )
+    return prompt
 
 
 def encode_answer(tokenizer: Any, answer: str) -> list[int]:

@@ -1,23 +1,27 @@
-"""Optimizer steps on a causal language model of transformers."""
+"""Optimizer steps on a causal language model of transformers, by one process or by several together."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import transformers
+from numpy.typing import NDArray
 
-from ostinato.backends.hf.gradient_halves import squared_norm
-from ostinato.backends.hf.models import quiet, restore, snapshot
+from ostinato.backends.hf.gradients import Gradients
+from ostinato.backends.hf.microbatches import Layout, Packed, Padded, check_keeps_apart
+from ostinato.backends.hf.models import quiet
 from ostinato.backends.hf.objective_step import ObjectiveStep
-from ostinato.backends.hf.saving import saving
+from ostinato.backends.hf.optimizer_state import check_state, put_state, whole_state
+from ostinato.backends.hf.replicas import Replicas
+from ostinato.backends.hf.saving import reading, saving
 from ostinato.backends.hf.tokenizer import pad_token_id
-from ostinato.config import LossConfig, OptimizerConfig
-from ostinato.errors import CheckpointError, DataError, RunError
+from ostinato.backends.hf.trained_model import TrainedModel
+from ostinato.config import LoraConfig, LossConfig, OptimizerConfig
+from ostinato.errors import RunError
 from ostinato.governors import StepGovernor
 from ostinato.losses.catalog import Objective
 from ostinato.protocols import Draw, Trained, Weights
@@ -28,7 +32,10 @@ class HFTrainer:
 
     `model` is where the run starts: a loss with a reference keeps a second, frozen copy of it, which `load` does not
     touch. `bf16`: autocast in forward and backward; weights, gradients and optimizer stay float32. `max_new_tokens`:
-    the longest completion allowed, for a loss that divides by it. `governor`: what rules on each step.
+    the longest completion allowed, for a loss that divides by it. `governor`: what rules on each step. `lora`: train
+    adapters, whose random half depends on `seed`, not the weights; the reference then is the model without them.
+    `replicas`: the other processes of the same step; see the module `replicas` for how to call them.
+    Raises `ConfigError` for settings that the model or the loss cannot have.
     """
 
     def __init__(
@@ -41,26 +48,37 @@ class HFTrainer:
         bf16: bool = False,
         max_new_tokens: int | None = None,
         governor: StepGovernor | None = None,
+        lora: LoraConfig | None = None,
+        seed: int = 0,
+        replicas: Replicas | None = None,
     ) -> None:
         objective = Objective.of(loss)
-        # Evaluation mode throughout: dropout would tell the trainer's log-probs from the generator's.
-        self._model = copy.deepcopy(model).eval().requires_grad_(True)
-        reference = copy.deepcopy(model).eval().requires_grad_(False) if objective.needs_reference else None
+        self._replicas = replicas or Replicas()
+        self._policy = TrainedModel(
+            model,
+            optimizer=optimizer,
+            lora=lora,
+            bf16=bf16,
+            replicas=self._replicas,
+            needs_reference=objective.needs_reference,
+            seed=seed,
+        )
+        self._model = self._policy.module
         self._tokenizer = tokenizer
         self._settings = optimizer
         self._train_steps = 0
         self._governor = governor or StepGovernor()
         self._objective_step = ObjectiveStep(
             self._model,
-            reference,
+            self._policy.reference,
             objective,
-            pad_token_id=pad_token_id(tokenizer),
-            tokens_per_microbatch=optimizer.tokens_per_microbatch,
+            self._layout(),
             max_new_tokens=max_new_tokens,
-            bf16=bf16,
+            replicas=self._replicas,
+            in_step=self._policy.sharded,
         )
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
+            self._policy.trained.values(),
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
@@ -69,7 +87,9 @@ class HFTrainer:
         )
 
     def step(self, draw: Draw) -> Trained:
-        """One optimizer step on the batch, in micro-batches of at most `tokens_per_microbatch` padded tokens.
+        """One optimizer step on the batch, in micro-batches of at most `tokens_per_microbatch` tokens with padding.
+
+        With replicas, `draw` is this one's share of the batch, and everything returned is of the whole batch.
 
         Metrics: `loss`, `grad_norm` (before clipping), `tokens` trained on; with a KL to the reference in the loss
         `kl_reference` (its estimate, nats a token); those of `GradientHalves.figures` in steps that the governor wants
@@ -79,32 +99,49 @@ class HFTrainer:
         finite; the weights then stay as they were.
         """
         self._optimizer.zero_grad()
-        passed = self._objective_step.backward(draw, split=self._governor.splits)
+        gradients = self._gradients(self._policy.trained.values())
+        passed = self._objective_step.backward(draw, gradients, split=self._governor.splits)
         energy = self._output_energy() if self._governor.wants_energy else 0.0
-        grad_norm = self._clip_gradient(passed.metrics.get("loss", 0.0))
-        decision = self._governor.decide(passed.figures, uses=draw.uses, energy=energy)
+        grad_norm = gradients.clip(self._settings.grad_clip)
+        self._check_finite(passed.metrics.get("loss", 0.0), grad_norm)
+        decision = self._governor.decide(passed.figures, uses=passed.uses, energy=energy)
         if not decision.dropped:
             self._optimize(decision.learning_rate_scale)
         self._train_steps += 1
         metrics = {**_report(passed.metrics), "grad_norm": grad_norm, **passed.gradients, **decision.metrics}
         return Trained(metrics, passed.figures, decision.dropped)
 
+    def logprobs(self, draw: Draw) -> NDArray[np.float32]:
+        """See `protocols.Recomputer`. Raises `DataError` for rollouts that cannot be used (`ostinato.usable`)."""
+        return self._objective_step.logprobs(draw)
+
     def weights(self) -> Weights:
-        """A copy of every parameter by name."""
-        return snapshot(self._model)
+        """A copy, in main memory, of every parameter by name; adapters merged, or alone where `lora.sync` says so.
+
+        With replicas: on the first of them, an empty mapping on the others.
+        """
+        return self._policy.weights()
 
     def save(self, directory: Path) -> None:
         """Write `model/` (Hugging Face format, with the tokenizer) and `optimizer.pt` below `directory`.
 
-        Raises `OSError` when there is no room.
+        What is written does not depend on how many replicas there are, nor on `optimizer.fsdp`; with adapters `model/`
+        holds them in peft's format. Raises `OSError` when there is no room.
         """
+        # What all replicas must take part in comes before what the first one may fail at.
+        model, optimizer = self._policy.gathered(), whole_state(self._optimizer, self._replicas)
+        self._replicas.agree(lambda: self._write(directory, model, optimizer))
+
+    def _write(self, directory: Path, model: Any, optimizer: Any) -> None:
+        if self._replicas.rank != 0:
+            return
         state = {
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": optimizer,
             "train_steps": self._train_steps,
             "governor": self._governor.state_dict(),
         }
         with saving(directory), quiet():
-            self._model.save_pretrained(directory / "model")
+            self._policy.write(directory / "model", model)
             self._tokenizer.save_pretrained(directory / "model")
             # Given a path, torch would hide why it could not write.
             with open(directory / "optimizer.pt", "wb") as file:
@@ -113,23 +150,35 @@ class HFTrainer:
     def load(self, directory: Path) -> None:
         """Inverse of `save`, bit for bit. Raises `CheckpointError`, and leaves the weights as they were, when a file is
         missing, damaged or of another model."""
-        try:
-            with quiet():
-                loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                    directory / "model", dtype=torch.float32, output_loading_info=True, local_files_only=True
-                )
-            model, info = loaded
-            state = torch.load(directory / "optimizer.pt", weights_only=True, map_location=self._model.device)
-            if any(info.values()):
-                raise DataError(f"weights do not fit the model: {next(filter(None, info.values()))}")
-            steps = int(state["train_steps"])
-            self._governor.load_state_dict(state["governor"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            restore(self._model, snapshot(model))
-            self._train_steps = steps
-        except Exception as error:  # a damaged file can make its reader raise anything
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise CheckpointError(f"checkpoint {directory} cannot be read: {reason}") from error
+        values, state = self._replicas.agree(lambda: self._read(directory))
+        steps, governor = self._replicas.from_first((state.get("train_steps"), state.get("governor")))
+        with reading(directory):
+            self._governor.load_state_dict(governor)
+        put_state(self._optimizer, state.get("optimizer"), self._replicas)
+        self._policy.put(values)
+        self._train_steps = steps
+
+    def _read(self, directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """(parameters, state) of a checkpoint that fits, on the first replica."""
+        if self._replicas.rank != 0:
+            return {}, {}
+        with reading(directory), quiet():
+            values = self._policy.read(directory / "model")
+            # Whole, the state of a model that is spread need not fit on one device.
+            place = "cpu" if self._policy.sharded else self._model.device
+            state = torch.load(directory / "optimizer.pt", weights_only=True, map_location=place)
+            check_state(self._optimizer, state["optimizer"])
+            return values, {**state, "train_steps": int(state["train_steps"]), "governor": state["governor"]}
+
+    def _layout(self) -> Layout:
+        tokens, passes = self._settings.tokens_per_microbatch, self._policy.passes
+        if self._settings.packing:
+            check_keeps_apart(self._model, passes)
+            return Packed(tokens, passes)
+        return Padded(tokens, pad_token_id(self._tokenizer), passes)
+
+    def _gradients(self, parameters: Iterable[torch.nn.Parameter]) -> Gradients:
+        return Gradients(list(parameters), self._replicas, sharded=self._policy.sharded)
 
     def _optimize(self, scale: float) -> None:
         """An optimizer step at `scale` times the learning rate, which is its own again afterwards."""
@@ -142,17 +191,12 @@ class HFTrainer:
 
     def _output_energy(self) -> float:
         """Squared norm of the gradient of the output layer."""
-        gradient = self._model.get_output_embeddings().weight.grad
-        return 0.0 if gradient is None else squared_norm(gradient)
+        return self._gradients([self._model.get_output_embeddings().weight]).square()
 
-    def _clip_gradient(self, loss: float) -> float:
-        """The gradient's norm, before it is scaled down to its bound. Raises `RunError` when it is not finite."""
-        bound = self._settings.grad_clip or math.inf
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), bound))
+    def _check_finite(self, loss: float, grad_norm: float) -> None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self._optimizer.zero_grad()
             raise RunError(f"train step {self._train_steps}: loss {loss} and gradient norm {grad_norm} must be finite")
-        return grad_norm
 
 
 def _report(sums: Mapping[str, float]) -> dict[str, float]:
