@@ -120,10 +120,8 @@ class ToyTrainer:
         the governor wants split, and of `StepGovernor.decide`. Figures: of each rollout before the step."""
         rollouts, length = draw.rollouts, self._config.length
         prompts = rollouts.tokens[rollouts.offsets[:-1]]
-        tokens = rollouts.tokens[rollouts.loss_mask].reshape(-1, length)
+        tokens, logprobs, scale = self._policy(rollouts)
         behavior = rollouts.behavior_logprobs[rollouts.loss_mask].reshape(-1, length).astype(np.float64)
-        scale = 1 / rollouts.temperature.astype(np.float64)[:, None, None]
-        logprobs = log_softmax(self.table[prompts] * scale)
         chosen = np.take_along_axis(logprobs, tokens[..., None], axis=-1)[..., 0]
         uniform = np.full_like(chosen, -np.log(self._config.vocabulary))
         slope, clipped = self._slope(draw, chosen, behavior, uniform)
@@ -140,6 +138,17 @@ class ToyTrainer:
             # A new array each step: what was published keeps the old one.
             self.table = self.table - self._config.learning_rate * decision.learning_rate_scale * gradient
         return Trained({**metrics, **decision.metrics}, figures, decision.dropped)
+
+    def logprobs(self, draw: Draw) -> NDArray[np.float32]:
+        """See `protocols.Recomputer`."""
+        tokens, logprobs, _ = self._policy(draw.rollouts)
+        return np.take_along_axis(logprobs, tokens[..., None], axis=-1).ravel().astype(np.float32)
+
+    def _policy(self, rollouts: Rollouts) -> tuple[NDArray[np.int32], Floats, Floats]:
+        """Tokens [B, L], log-probs of the whole vocabulary [B, L, V], 1 / temperature [B, 1, 1]."""
+        tokens = rollouts.tokens[rollouts.loss_mask].reshape(-1, self._config.length)
+        scale = 1 / rollouts.temperature.astype(np.float64)[:, None, None]
+        return tokens, log_softmax(self.table[rollouts.tokens[rollouts.offsets[:-1]]] * scale), scale
 
     def _per_token(self, tokens: NDArray[np.int32], slope: Floats, policy: Floats, scale: Floats) -> Floats:
         """dL/dlogits of each token: slope [B, L] of the chosen tokens, policy [B, L, V], scale 1 / temperature."""
