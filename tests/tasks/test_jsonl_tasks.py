@@ -1,3 +1,4 @@
+import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -6,7 +7,7 @@ import pytest
 
 from ostinato.config import TaskConfig
 from ostinato.errors import ConfigError, DataError, MissingExtraError
-from ostinato.tasks import create, math_judge
+from ostinato.tasks import create
 from ostinato.tasks.jsonl import JsonlTasks
 
 
@@ -127,7 +128,14 @@ def test_load_refuses_when_the_file_is_missing(tmp_path: Path) -> None:
         load(tmp_path / "none.jsonl")
 
 
+def test_load_names_the_line_when_math_verify_could_not_read_its_answer(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    path = write(tmp_path / "t.jsonl", [{"prompt": f"p{i}", "answer": "$$" if i == 3 else "7"} for i in range(6)])
+    with pytest.raises(DataError, match=r"t.jsonl:4: expected mathematics under 'answer' for this scoring, got '\$\$'"):
+        load(path, scoring="math-verify")
+
+
 def test_load_names_the_extra_when_math_verify_is_not_installed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(math_judge.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="math-verify is not installed"):
         load(tmp_path / "t.jsonl", scoring="math-verify")

@@ -162,7 +162,7 @@ def test_create_refuses_in_one_line_when_a_setting_is_wrong(name: str, options: 
     ("setting", "message"),
     [
         ({"file": "a.jsonl"}, "task.file = 'a.jsonl' belongs to task.name = jsonl, got task.name = 'sort'"),
-        ({"scoring": "numeric"}, "task.scoring = 'numeric' belongs to task.name = jsonl, got task.name = 'sort'"),
+        ({"scoring": "numeric"}, "task.scoring = 'numeric' belongs to task.name = jsonl, hf-dataset or reasoning"),
     ],
 )
 def test_create_refuses_when_a_setting_belongs_to_another_task(setting: dict, message: str) -> None:

@@ -49,7 +49,8 @@ def test_score_rewards_each_completion_without_its_prompt() -> None:
 def test_score_names_prompt_and_completion_when_the_verifier_raises() -> None:
     scorer = TextScorer(Verifier(KeyError("gold")), decode)
     with pytest.raises(
-        DataError, match=r"raised KeyError: 'gold'; prompt '1\+2=', completion '3\\n' \(task add\)"
+        DataError,
+        match=r"raised KeyError: 'gold'; rollout 0 of group 0, prompt '1\+2=', completion '3\\n' \(task add\)",
     ) as e:
         scorer.score(rollouts([("1+2=", "3\n")]), [Task("1+2=", "3", 0, "add")])
     assert isinstance(e.value.__cause__, KeyError)
@@ -57,7 +58,10 @@ def test_score_names_prompt_and_completion_when_the_verifier_raises() -> None:
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_score_refuses_when_a_reward_is_not_finite(reward: float) -> None:
-    with pytest.raises(DataError, match=rf"the scorer returned {reward}, expected a finite reward; prompt '1\+2='"):
+    with pytest.raises(
+        DataError,
+        match=rf"the scorer returned {reward}, expected a finite reward; rollout 0 of group 0, prompt '1\+2='",
+    ):
         TextScorer(Verifier(reward), decode).score(rollouts([("1+2=", "")]), [Task("1+2=", "3", 0, "add")])
 
 

@@ -17,6 +17,7 @@ from ostinato.protocols import Task
 from ostinato.tasks.options import integer_options
 
 MAX_EXPRESSION_CHARACTERS = 256
+MOST_REDRAWS = 100
 _ALLOWED = re.compile(rf"[0-9+\-*/() ]{{1,{MAX_EXPRESSION_CHARACTERS}}}")
 _PROMPT = re.compile(r"([0-9]+(?:,[0-9]+)*)>([0-9]+)=")
 _SUM, _PRODUCT, _ATOM = range(3)
@@ -44,17 +45,27 @@ class Countdown:
         return cls(**settings)
 
     def make(self, rng: np.random.Generator) -> tuple[str, str]:
-        """Combine random numbers two by two until one is left: the target, with its solution."""
+        """Combine random numbers two by two until one is left: the target, with its solution.
+
+        A target that is one of the numbers would give itself away; it is drawn again, `MOST_REDRAWS` times at most.
+        """
+        for _ in range(MOST_REDRAWS):
+            numbers, target = self._draw(rng)
+            if target.value not in numbers:
+                break
+        return f"{','.join(map(str, numbers))}>{target.value}=", target.text
+
+    def _draw(self, rng: np.random.Generator) -> tuple[list[int], _Term]:
         numbers = [int(number) for number in rng.integers(1, self.max_number, size=self.numbers, endpoint=True)]
         terms = [_Term(number, str(number), _ATOM) for number in numbers]
         while len(terms) > 1:
             i, j = (int(k) for k in rng.choice(len(terms), size=2, replace=False))
             results = _combinations(terms[i], terms[j], self.max_target)
             rest = [term for k, term in enumerate(terms) if k not in (i, j)]
-            if not rest:  # a target that is one of the numbers would give itself away
+            if not rest:
                 results = [term for term in results if term.value not in numbers] or results
             terms = [*rest, results[rng.integers(len(results))]]
-        return f"{','.join(map(str, numbers))}>{terms[0].value}=", terms[0].text
+        return numbers, terms[0]
 
     def score(self, task: Task, text: str) -> float:
         """1 for any valid expression worth the target, 0 for everything else."""

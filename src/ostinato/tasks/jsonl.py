@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, DataError
 from ostinato.protocols import Task
-from ostinato.tasks import math_judge
-from ostinato.tasks.scoring import SCORERS, parse_number
-from ostinato.tasks.task_set import TEST, TRAIN, prompt_id
+from ostinato.tasks.score_pool import Verifier
+from ostinato.tasks.scoring import SCORERS, fault_of_answer, open_comparison, require_math_verify
+from ostinato.tasks.task_set import TEST, EpochOrder, prompt_id
 
 PROMPT_KEYS = ("prompt", "question")
 SPLITS = ("train", "test")
@@ -37,7 +36,7 @@ class JsonlTasks:
 
     `split` stands on every line or on none. Without it, `test_prompts` distinct prompts chosen by the seed are held out
     with all their repetitions; with it, `test_prompts` of the test lines are used and no prompt may stand in both.
-    Training runs through all training lines in an order shuffled anew each epoch. Other keys are ignored.
+    Training runs through all training lines in an order shuffled anew each epoch. Other keys are the task's details.
 
     Raises `DataError` naming file and line for a line that cannot be used, `ConfigError` when the file is missing or
     too small, `MissingExtraError` when scoring needs a package that is not installed.
@@ -47,9 +46,10 @@ class JsonlTasks:
 
     def __init__(self, path: Path, *, scoring: str, test_prompts: int, seed: int) -> None:
         if scoring == "math-verify":
-            math_judge.require()
+            require_math_verify()
         self._score = SCORERS[scoring]
-        rows = _read(path, wants_number=scoring in ("numeric", "last-number"))
+        self.open_verifier: Callable[[], Verifier] = partial(open_comparison, scoring)
+        rows = _read(path, scoring)
         _refuse_straddling(rows, path)
         # Reversed, so that of a repeated prompt the first line stays.
         distinct = {row.task.prompt_id: row.task for row in reversed(rows) if row.split != "train"}
@@ -63,20 +63,15 @@ class JsonlTasks:
                 f"{path} offers {len(candidates)} distinct test prompts and then {len(self._training)} training lines,"
                 f" task.test_prompts = {test_prompts} needs that many and at least one line to train on"
             )
-        self._seed = seed
-        self._order = lru_cache(maxsize=2)(self._shuffled)
+        self._order = EpochOrder(len(self._training), seed)
 
     def train(self, index: int) -> Task:
         """Training task number `index`: line `index` modulo the number of lines of its epoch's shuffle."""
-        epoch, position = divmod(index, len(self._training))
-        return self._training[int(self._order(epoch)[position])]
+        return self._training[self._order.row(index)]
 
     def answer_score(self, task: Task, text: str) -> float:
         """Reward of the completion `text` by the chosen scoring."""
         return self._score(text, task.answer)
-
-    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng((self._seed, TRAIN, epoch)).permutation(len(self._training))
 
 
 def _refuse_straddling(rows: Sequence[_Row], path: Path) -> None:
@@ -90,7 +85,7 @@ def _refuse_straddling(rows: Sequence[_Row], path: Path) -> None:
             )
 
 
-def _read(path: Path, *, wants_number: bool) -> list[_Row]:
+def _read(path: Path, scoring: str) -> list[_Row]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -100,7 +95,7 @@ def _read(path: Path, *, wants_number: bool) -> list[_Row]:
         if not line.strip():
             continue
         try:
-            row = _row(number, line, wants_number)
+            row = _row(number, line, scoring)
             if rows and (row.split is None) != (rows[0].split is None):
                 raise DataError(f"'split' must stand on every line or on none; line {rows[0].line} differs")
         except DataError as error:
@@ -109,7 +104,7 @@ def _read(path: Path, *, wants_number: bool) -> list[_Row]:
     return rows
 
 
-def _row(number: int, line: bytes, wants_number: bool) -> _Row:
+def _row(number: int, line: bytes, scoring: str) -> _Row:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -125,12 +120,13 @@ def _row(number: int, line: bytes, wants_number: bool) -> _Row:
     for text in (prompts[0], answer):
         if LONE_SURROGATE.search(text):
             raise DataError(f"expected Unicode text, got a lone surrogate in {_shown(text)}")
-    if wants_number and parse_number(answer) is None:
-        raise DataError(f"expected a number under 'answer' for this scoring, got {_shown(answer)}")
+    if wanted := fault_of_answer(scoring, answer):
+        raise DataError(f"expected {wanted} under 'answer' for this scoring, got {_shown(answer)}")
     split = record.get("split")
     if "split" in record and split not in SPLITS:
         raise DataError(f"expected 'train' or 'test' under 'split', got {_shown(split)}")
-    return _Row(number, Task(prompts[0], answer, prompt_id(prompts[0]), JsonlTasks.name), split)
+    details = {key: value for key, value in record.items() if key not in (*PROMPT_KEYS, "answer", "split")}
+    return _Row(number, Task(prompts[0], answer, prompt_id(prompts[0]), JsonlTasks.name, details), split)
 
 
 def _answer(record: dict[str, Any]) -> str:

@@ -58,6 +58,9 @@ class ReasoningGymSource:
             raise ConfigError(f"task.options of {name!r} are refused by the data set: {error}") from error
         return source
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.from_options, (self.name, self._options, self._seed)
+
     def propose(self, split: int, index: int, attempt: int) -> Task:
         """Entry `index` modulo `CHUNK` of the chunk that holds it."""
         chunk, position = divmod(index, CHUNK)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import logging
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
-from ostinato.errors import DataError
-from ostinato.tasks import math_judge
+from ostinato.errors import DataError, MissingExtraError
+from ostinato.tasks.score_pool import Verifier
 
 RELATIVE_TOLERANCE = Fraction(1, 10**6)
 MAX_NUMBER_CHARACTERS = 200
@@ -17,6 +22,9 @@ _DECIMAL = rf"[+-]?(?:{_PLAIN})(?:[eE][+-]?[0-9]{{1,3}})?"
 _NUMBER = re.compile(rf"({_DECIMAL})(?:\s*/\s*({_DECIMAL}))?")
 # A minus after a digit, a letter or a bracket is a subtraction ("17-5", "x-5"), elsewhere a sign.
 _IN_TEXT = re.compile(rf"(?:(?<![\w).])-)?(?:{_PLAIN})")
+
+_DELIMITER = re.compile(r"\$|\\boxed|\\[()\[\]]")
+"""What Math-Verify looks for around LaTeX."""
 
 
 def exact(text: str, answer: str) -> float:
@@ -46,14 +54,48 @@ def math_verify(text: str, answer: str) -> float:
     r"""1 when Math-Verify finds the mathematics of the text equal to that of the answer.
 
     Default parsing of the package: LaTeX anywhere (`\boxed` first) and plain expressions; gold first, because the
-    comparison is not symmetric. An answer without LaTeX delimiters is read as LaTeX. Comparisons that take longer than
-    the helper process allows count as wrong; callable from any thread. Raises `DataError` when the answer cannot be
-    parsed, `MissingExtraError` without the package.
+    comparison is not symmetric. An answer without LaTeX delimiters, or with one alone (`5$`), is read as LaTeX. A
+    completion such as `9^{9^{9^9}}` keeps the package busy for ever: call it where that is ended (`TextScorer` with
+    workers). The package's own limit is off, because it works in a main thread alone and does not tell what it cut
+    short. Raises `DataError` when the answer cannot be parsed, `MissingExtraError` without the package.
     """
-    equal = math_judge.judge(answer, text)
-    if equal is None:
+    require_math_verify()
+    import math_verify as package
+
+    gold = _mathematics_of(answer)
+    if not gold:
         raise DataError(f"Math-Verify finds no mathematics in the gold answer {answer!r}")
-    return float(equal)
+    return float(package.verify(gold, package.parse(text, parsing_timeout=None), timeout_seconds=None))
+
+
+def fault_of_answer(scoring: str, answer: str) -> str:
+    """What a gold answer must be to be compared by `scoring` and is not: "a number", "mathematics"; else empty."""
+    if scoring in ("numeric", "last-number") and parse_number(answer) is None:
+        return "a number"
+    if scoring == "math-verify" and not _DELIMITER.sub("", answer).strip(" \t\r\n{}\\"):
+        return "mathematics"
+    return ""
+
+
+def require_math_verify() -> None:
+    """Raise `MissingExtraError` unless the package is installed."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise MissingExtraError("math-verify", "tasks")
+
+
+@lru_cache(maxsize=1024)
+def _mathematics_of(answer: str) -> list[Any]:
+    import math_verify as package
+
+    # It warns that its time limit is off.
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    text = " ".join(answer.split())  # formulas end with their line, for the package
+    bare = _DELIMITER.sub(" ", text).rstrip(" \\")  # a backslash would make the closing $ a dollar
+    forms = [f"${bare}$"]
+    if _DELIMITER.search(text):
+        forms.insert(0, text)
+    parsed: list[list[Any]] = [package.parse(form, parsing_timeout=None) for form in forms]
+    return next(filter(None, parsed), [])
 
 
 SCORERS: dict[str, Callable[[str, str], float]] = {
@@ -62,6 +104,17 @@ SCORERS: dict[str, Callable[[str, str], float]] = {
     "last-number": last_number,
     "math-verify": math_verify,
 }
+
+"""Every way a gold answer is compared, by the name that a recipe calls it."""
+
+
+def open_comparison(scoring: str) -> Verifier:
+    """The verifier of a task whose answer is compared by `scoring`, its package imported."""
+    compare = SCORERS[scoring]
+    if scoring == "math-verify":
+        require_math_verify()
+        importlib.import_module("math_verify")
+    return lambda task, text: compare(text, task.answer)
 
 
 def parse_number(text: str) -> Fraction | None:

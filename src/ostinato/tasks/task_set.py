@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError
 from ostinato.protocols import Task
+from ostinato.tasks.score_pool import Verifier
 
 TEST, TRAIN = 0, 1
 MAX_ATTEMPTS = 1000
@@ -19,6 +23,22 @@ def prompt_id(text: str) -> int:
     """A stable 63-bit hash of a prompt (BLAKE2b): the same in every process and on every machine."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+class EpochOrder:
+    """An endless order over `count` rows, shuffled anew each epoch."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed = count, seed
+        self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    def row(self, index: int) -> int:
+        """Row number `index` modulo the number of rows, of its epoch's shuffle."""
+        epoch, position = divmod(index, self._count)
+        return int(self._order(epoch)[position])
+
+    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng((self._seed, TRAIN, epoch)).permutation(self._count)
 
 
 class TaskSet(Protocol):
@@ -39,7 +59,11 @@ class TaskSet(Protocol):
         """Training task number `index` (from 0, without end): a pure function, so a resume needs only the cursor."""
 
     def answer_score(self, task: Task, text: str) -> float:
-        """Reward of the completion `text`, in [0, 1]."""
+        """Reward of the completion `text`, in [0, 1] but for a scorer of the user's own."""
+
+    @property
+    def open_verifier(self) -> Callable[[], Verifier]:
+        """What returns `answer_score` in another process; it can be pickled, and holds none of the tasks."""
 
 
 class Source(Protocol):
@@ -106,6 +130,11 @@ class ProceduralTasks:
         """Reward of the completion `text`."""
         return self._source.score(task, text)
 
+    @property
+    def open_verifier(self) -> Callable[[], Verifier]:
+        """The source itself."""
+        return partial(_score_of, self._source)
+
     def _draw_test(self, count: int) -> tuple[Task, ...]:
         found: dict[int, Task] = {}
         for draw in range(2 * count):
@@ -121,3 +150,7 @@ class ProceduralTasks:
             f"task {self.name!r} has too few distinct prompts to hold out task.test_prompts and still train on others"
             f" ({len(self.test)} held out); lower task.test_prompts or make the task harder in task.options"
         )
+
+
+def _score_of(source: Source) -> Verifier:
+    return source.score
