@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,27 @@ def run_ostinato(config: RunConfig, backend: Backend) -> Trace:
     return trace
 
 
-def run_trl(config: RunConfig, backend: Backend, model: Path, generation: Mapping[str, Any]) -> Trace:
-    """As many optimizer steps of TRL's trainer, from the policy saved in `model`; `generation`: its generation path."""
+def run_trl(
+    config: RunConfig,
+    backend: Backend,
+    model: Path,
+    settings: Mapping[str, Any],
+    trainer_of: Callable[..., trl.GRPOTrainer] = trl.GRPOTrainer,
+    callbacks: Sequence[transformers.TrainerCallback] = (),
+) -> Trace:
+    """As many optimizer steps of a trainer of TRL, from the policy saved in `model`.
+
+    `settings`: besides the common ones. `reward` and `tokens`: an entry a generation, not a step.
+    """
     trace = Trace()
     tasks = [backend.tasks.train(i) for i in range(config.loop.train_steps * prompts_per_step(config))]
     with tempfile.TemporaryDirectory() as directory:
-        trainer = trl.GRPOTrainer(
+        trainer = trainer_of(
             model=str(model),
             reward_funcs=_reward(backend, tasks, trace),
-            args=_trl_settings(config, directory, generation),
+            args=_trl_settings(config, directory, settings),
             train_dataset=datasets.Dataset.from_list([{"prompt": t.prompt, "task": i} for i, t in enumerate(tasks)]),
-            callbacks=[_StepEnds(trace)],
+            callbacks=[_StepEnds(trace), *callbacks],
         )
         trainer.remove_callback(transformers.PrinterCallback)
         torch.set_num_threads(config.threads)
@@ -91,7 +101,7 @@ def _reward(backend: Backend, tasks: Sequence[Task], trace: Trace) -> Any:
     return verifier
 
 
-def _trl_settings(config: RunConfig, directory: str, generation: Mapping[str, Any]) -> trl.GRPOConfig:
+def _trl_settings(config: RunConfig, directory: str, changes: Mapping[str, Any]) -> trl.GRPOConfig:
     loop, optimizer, sampling = config.loop, config.optimizer, config.sampling
     return trl.GRPOConfig(
         output_dir=directory,
@@ -123,7 +133,7 @@ def _trl_settings(config: RunConfig, directory: str, generation: Mapping[str, An
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,
-        **generation,
+        **changes,
     )
 
 

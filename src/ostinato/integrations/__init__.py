@@ -1,0 +1,1 @@
+"""Foreign names are translated here and nowhere else: one package a trainer."""
