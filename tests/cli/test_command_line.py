@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ostinato.cli.compare import plan_jobs
 from ostinato.cli.main import explained, main
+from ostinato.recipe import load_recipe, recipe_tree
 from ostinato.telemetry import read_jsonl
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
@@ -227,6 +230,27 @@ def test_compare_when_its_plan_cannot_work_is_refused_before_anything_runs(tmp_p
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "cmp").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--buffer.capacity", "auto", "--buffer.samples_per_insert", "auto", "--loop.shards", "true"],
+        ["--buffer.samples_per_insert", "4", "--buffer.error_buffer", "90", "--loop.clock", "turns"],
+        ["--buffer.journal", "true", "--loop.clock", "wall"],
+    ],
+)
+def test_arms_without_a_buffer_drop_what_a_buffer_alone_has(words, tmp_path) -> None:
+    overrides = ["--loop.generators", "1", *words]
+    arms = ["baseline", "replay", "epochs"]
+    tree = recipe_tree(Path(TOY), overrides)
+    jobs = {job.arm: job.config for job in plan_jobs(tree, arms=arms, seeds=[0], directory=tmp_path, where=TOY)}
+    whole = load_recipe(Path(TOY), overrides)
+    assert jobs["replay"] == whole
+    queue = {"kind": "queue", "capacity": 180, "samples_per_insert": None, "error_buffer": None, "journal": False}
+    for arm, epochs in (("baseline", 1), ("epochs", 3)):
+        assert jobs[arm].buffer == replace(whole.buffer, **queue)
+        assert jobs[arm].loop == replace(whole.loop, shards=False, epochs=epochs)
 
 
 def test_train_when_replay_has_a_staleness_bound_runs_and_keeps_it(tmp_path) -> None:

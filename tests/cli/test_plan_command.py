@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
+from plan_runs import make_run
 
 from ostinato.cli.main import main
-from ostinato.cli.plan_recipe import split_of_uses
+from ostinato.errors import ConfigError
 from ostinato.recipe import load_recipe
 from ostinato.telemetry import read_jsonl
 from ostinato.theory import Limits, PowerLaw, Workload, make_plan
@@ -103,7 +104,26 @@ def test_plan_when_one_machine_takes_turns_sets_uses(capsys) -> None:
     assert plan["generators"] is None and plan["trainers"] is None
     assert plan["design"]["uses_per_rollout"] == 7
     assert plan["gamma"] == pytest.approx((1 + 5.28 / 7) / 6.28)
-    assert "Set  uses a rollout 7  buffer.capacity 178" in lines(capsys, *PAPER, "--colocated")
+    assert plan["samples_per_insert"] == 7 and numbers(capsys, *PAPER)["samples_per_insert"] is None
+    words = lines(capsys, *PAPER, "--colocated")
+    assert "Set  loop.clock turns  buffer.samples_per_insert 7  buffer.capacity 178" in words
+
+
+def test_plan_when_in_turns_has_no_shards(tmp_path, capsys) -> None:
+    """Of a run with shards the batch is kept; asked for, they are refused, also from Python."""
+    run = make_run(tmp_path / "run")
+    settings = json.loads((run / "run.json").read_text())
+    settings["settings"]["loop"]["shards"] = True
+    (run / "run.json").write_text(json.dumps(settings))
+    out = tmp_path / "planned.toml"
+    plan = numbers(capsys, str(run), "--rho", "0", "--alpha", ".05", "--colocated", "--write", str(out))
+    config = load_recipe(out)
+    assert (config.loop.shards, config.loop.trainers, config.loop.batch_size) == (False, 1, 40)
+    assert config.buffer.samples_per_insert == plan["samples_per_insert"] >= 1
+    assert main(["plan", *PAPER, "--colocated", "--sharded"]) == 2
+    assert "with --colocated there is one buffer" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="sharded must be False"):
+        make_plan(Workload(5.28, 0.05, PowerLaw(0.1)), Limits(60, 16, None, True), gpus=8, in_turns=True)
 
 
 def test_plan_when_variance_is_given_by_ages_stays_within_them(capsys) -> None:
@@ -121,11 +141,18 @@ def test_recipe_when_written_from_numbers_trains_on_the_toy(tmp_path, monkeypatc
     assert config.loop.mu == 5.28
     if not words:
         assert (config.loop.generators, config.loop.trainers, config.buffer.capacity) == (3, 5, 167)
-    assert config.buffer.kind == ("queue" if "--alpha" in words else "replay")
+    replays = "--alpha" not in words
+    assert config.buffer.kind == ("replay" if replays else "queue")
+    in_turns = "--colocated" in words
+    assert (config.loop.clock == "turns", config.buffer.samples_per_insert == 7) == (in_turns, in_turns and replays)
+    # Batches of 60, groups of 16: 60 / 7 new rollouts a step are one group, 60 are three and a rest.
+    assert config.loop.groups_per_request == (3 if in_turns and not replays else 1)
     toy = ["--model.backend", "toy", "--task.name", "toy", "--loop.compute_units", "0", "--loop.train_steps", "12"]
     assert main(["train", "planned.toml", "--out", "run", *toy, "--evaluation.every_units", "0"]) == 0
     steps = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert steps[-1]["train_step"] == 12
+    if config.buffer.samples_per_insert:
+        assert 7 * (steps[-1]["generated"] - 60) - 12 * 60 == pytest.approx(0, abs=7 * 16)
     capsys.readouterr()
 
 
@@ -154,12 +181,6 @@ def test_recipe_when_one_is_there_is_kept(tmp_path, capsys) -> None:
     assert out.read_text() == "mine"
     assert main(["plan", *PAPER, "--write", str(out), "--force"]) == 0
     assert "Written by `ostinato plan`" in out.read_text()
-
-
-@pytest.mark.parametrize("uses", [1.0, 2.0, 7.0, 31.0])
-def test_split_when_it_stands_for_turns_uses_rollouts_about_as_often(uses) -> None:
-    w, t = split_of_uses(5.28, uses)
-    assert 5.28 * t / w == pytest.approx(uses, rel=0.06)
 
 
 def test_figures_when_asked_for_are_written_as_svg_and_png_always_the_same(tmp_path, capsys) -> None:

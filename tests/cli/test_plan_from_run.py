@@ -1,6 +1,7 @@
 """`ostinato plan RUN`: what a run says about itself comes back out of its files."""
 
 import json
+from pathlib import Path
 
 import pytest
 from plan_runs import ALPHA, MU, make_run
@@ -70,6 +71,11 @@ def test_recipe_when_written_from_a_run_keeps_its_model_and_task(tmp_path, capsy
     assert (config.loop.generators, config.buffer.capacity) == (plan["generators"], plan["capacity"])
 
 
+def _at_one_age(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"age_4', '"was_4').replace('"age_16', '"was_16'))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -79,6 +85,7 @@ def test_recipe_when_written_from_a_run_keeps_its_model_and_task(tmp_path, capsy
         (lambda run: (run / "metrics.jsonl").write_text("{}\n"), "lacks 'event'"),
         (lambda run: make_run(run, ages=False, steps=3), "has no figures by age"),
         (lambda run: write_json(run / "statistics.json", {}), "lacks 'staleness'"),
+        (_at_one_age, "two age buckets above 0, the run has 1; give --alpha, or --variance"),
         (lambda run: (run / "run.json").write_text("[]"), "expected an object"),
     ],
 )

@@ -38,7 +38,7 @@ def cache_directory() -> Path:
 def environment(backend: Backend) -> dict[str, Any]:
     """What a result depends on besides its settings, for run.json."""
     versions: dict[str, str | None] = {}
-    for package in ("ostinato", "numpy", "torch", "transformers"):
+    for package in ("ostinato", "numpy", "torch", "transformers", "vllm"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

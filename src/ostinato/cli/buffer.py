@@ -83,7 +83,8 @@ def _import(arguments: Namespace) -> None:
 def _opened(arguments: Namespace) -> Stored:
     path: Path = arguments.path
     if (path / "checkpoints").is_dir():
-        path = newest_checkpoint(path)
+        journal = path / "journal"
+        path = journal if journal.is_dir() else newest_checkpoint(path)
     given = {name: getattr(arguments, name) for name in DEFAULTS if getattr(arguments, name) is not None}
     rules = _rules(arguments, given)
     stored = open_stored(path, rules)

@@ -84,8 +84,13 @@ def refuse_short_runs(jobs: Sequence[Job]) -> None:
 
 def standard_arms(config: RunConfig) -> dict[str, dict[str, Any]]:
     """The recipe itself, the same without a buffer, and the sceptic's control: without one, each batch k = 3 times."""
-    queue = {"kind": "queue", "capacity": 3 * config.loop.batch_size}
-    return {"baseline": {"buffer": queue}, "replay": {}, "epochs": {"buffer": queue, "loop": {"epochs": 3}}}
+    replaying = {"samples_per_insert": None, "error_buffer": None, "journal": False}  # what a queue does not have
+    queue = {"kind": "queue", "capacity": 3 * config.loop.batch_size, **replaying}
+    return {
+        "baseline": {"buffer": queue, "loop": {"shards": False}},
+        "replay": {},
+        "epochs": {"buffer": queue, "loop": {"shards": False, "epochs": 3}},
+    }
 
 
 def arm_run(job: Job) -> ArmRun:

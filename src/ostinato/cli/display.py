@@ -15,6 +15,11 @@ from ostinato.loop.session import Observer
 PLAIN_EVERY_S = 10.0
 
 
+def warn(line: str) -> None:
+    """Say what a person should know though the run goes on."""
+    print(f"ostinato: {line}", file=sys.stderr, flush=True)
+
+
 class Progress:
     """The latest figures of a run, as (name, value) rows."""
 
@@ -31,6 +36,8 @@ class Progress:
             if record["greedy_accuracy"] is not None:
                 self.rows["accuracy"] += f", {record['greedy_accuracy']:.3f} greedy"
             return
+        if record["event"] != "step":
+            return
         loop, buffer = self._config.loop, self._config.buffer
         units = f" of {loop.compute_units:g}" if loop.compute_units else ""
         steps = f" of {loop.train_steps}" if loop.train_steps else ""
@@ -38,9 +45,10 @@ class Progress:
             "step": f"{record['train_step']}{steps}",
             "compute": f"{record['compute']:.1f}{units} baseline updates",
             "reward": f"{record['reward']:.3f}",
-            "buffer": f"{record['buffer_size']:.0f} of {buffer.capacity}",
+            "buffer": f"{record['buffer_size']:.0f} of {record.get('buffer_capacity', buffer.capacity):.0f}",
             "staleness": f"{record['staleness']:.1f} steps",
             "uses": f"{record['trained'] / max(record['generated'], 1):.2f} a rollout",
+            **_throughput(record),
             "ETA": self._eta(record),
         }
 
@@ -60,6 +68,20 @@ class Progress:
             return "?"
         seconds = (time.monotonic() - self._start) / gained * max(0.0, 1 - share)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+
+
+def _throughput(record: Mapping[str, Any]) -> dict[str, str]:
+    """Rates and faults, which runs in real time have."""
+    if "generate_busy_share" not in record:
+        return {}
+    rows = {
+        who: f"{record[f'{what}_tokens_per_s']:,.0f} tokens/s, {record[f'{what}_busy_share']:.0%} busy"
+        for who, what in (("generators", "generate"), ("trainers", "train"))
+    }
+    if record["mu_measured"] is not None:
+        rows["measured mu"] = f"{record['mu_measured']:.2f}"
+    faults = {name.removeprefix("faults."): n for name, n in record.items() if name.startswith("faults.") and n}
+    return rows | ({"faults": ", ".join(f"{n:.0f} {name}" for name, n in faults.items())} if faults else {})
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from ostinato.cli.backends import environment, open_backend
+from ostinato.cli.display import warn
+from ostinato.cli.runtime import open_runtime
 from ostinato.config import RunConfig, config_to_dict
 from ostinato.errors import OstinatoError, RunError
 from ostinato.interrupt import graceful_interrupt, held_back
-from ostinato.loop.session import Session
 from ostinato.telemetry import read_json_object, read_jsonl
+from ostinato.trackers import tracked
 
 SHOW_EVERY_S = 10.0
 FINISHED, STOPPED = "finished", "stopped"
@@ -120,11 +121,16 @@ def _report(job: Job, outcome: str, *, stopping: bool) -> bool:
 def _work(job: Job, pipe: Connection, parent: int) -> None:
     with graceful_interrupt(quiet=True) as asked:
         try:
-            backend = open_backend(job.config)
-            session = Session(job.config, backend, job.directory, resume=True, about=environment(backend))
-            # A run whose comparison is gone stops too, with a checkpoint.
-            finished = session.run(lambda: asked() or os.getppid() != parent)
+            name = "-".join(filter(None, [job.config.tracking.run, job.directory.name]))
+            with (
+                open_runtime(job.config, job.directory) as runtime,
+                tracked(job.config, job.directory, name=name, resume=True, tell=warn) as observer,
+            ):
+                # A run whose comparison is gone stops too, with a checkpoint.
+                finished = runtime.run(lambda: asked() or os.getppid() != parent, resume=True, observer=observer)
             said = FINISHED if finished else STOPPED
+        except KeyboardInterrupt:  # before its first step, where nothing is lost
+            said = STOPPED
         except (OstinatoError, OSError, MemoryError) as error:
             said = " ".join(str(error).split()) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - the roof of this process: the comparison tells it in one line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -25,6 +26,8 @@ COMMANDS = {
     "buffer": "ostinato.cli.buffer",
     "plan": "ostinato.cli.plan",
     "simulate": "ostinato.cli.simulate",
+    "check": "ostinato.cli.check",
+    "doctor": "ostinato.cli.doctor",
 }
 """Where each subcommand lives; imported only when it is called."""
 
@@ -98,6 +101,14 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
     report = _command(commands, "report", "write report.html and figures of a run or a comparison", settings=False)
     report.add_argument("run_directory", type=Path, metavar="RUN")
+    check = _command(commands, "check", "what a recipe amounts to, before anything is loaded or fetched", settings=True)
+    check.add_argument("recipe", type=Path, metavar="RECIPE.toml")
+    check.add_argument("--gpu-gib", type=_size, default=80.0, help="memory of a GPU in GiB (default: 80)")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor = _command(commands, "doctor", "whether this machine, and a recipe on it, are fit to train", settings=True)
+    doctor.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml")
+    doctor.add_argument("--out", type=Path, help="run directory to be (default: runs/<recipe name>-train)")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
     add_buffer_commands(commands)
     add_plan_command(commands)
     add_simulate_command(commands)
@@ -125,6 +136,16 @@ def settings_epilog() -> str:
     width = max(len(f"--{name} {default}") for name, default, _ in rows)
     lines = [f"  {f'--{name} {default}':<{width}}  {text}" for name, default, text in rows]
     return "settings of the recipe, each with its default:\n" + "\n".join(lines)
+
+
+def _size(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 < size <= 1 << 20:
+        raise argparse.ArgumentTypeError(f"expected GiB above 0, got {text!r}")
+    return size
 
 
 def _positive(text: str) -> int:

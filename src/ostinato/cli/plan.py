@@ -28,8 +28,9 @@ from ostinato.theory import (
     rho_grid,
     safest_rho,
 )
+from ostinato.theory.variance import ASSUMED_ALPHA
 
-ASSUMED_ALPHA, GPUS, BATCH_SIZE, GROUP_SIZE = 0.1, 8, 60, 16
+GPUS, BATCH_SIZE, GROUP_SIZE = 8, 60, 16
 """What stands in for numbers that nothing gives."""
 
 
@@ -139,7 +140,9 @@ def _limits(arguments: Namespace, loop: Mapping[str, Any]) -> Limits:
     group = arguments.group_size or loop.get("group_size", min(GROUP_SIZE, batch))
     if group > batch:
         raise ConfigError(f"groups of {group} never fit in batches of {batch}; change --group-size or --batch-size")
-    return Limits(batch, group, arguments.max_capacity, arguments.sharded or bool(loop.get("shards", False)))
+    # In turns there is one trainer, whatever a run had.
+    sharded = not arguments.colocated and (arguments.sharded or bool(loop.get("shards", False)))
+    return Limits(batch, group, arguments.max_capacity, sharded)
 
 
 def _check(arguments: Namespace) -> None:
@@ -147,5 +150,7 @@ def _check(arguments: Namespace) -> None:
         raise ConfigError(
             f"give a run or --measure, not both; write settings as --section.key=value, got {arguments.run_directory}"
         )
+    if arguments.sharded and arguments.colocated:
+        raise ConfigError("--sharded is for T trainers beside generators; with --colocated there is one buffer")
     if arguments.overrides and arguments.measure is None:
         raise ConfigError(f"plan takes settings only with --measure, got {arguments.overrides[0]!r}")

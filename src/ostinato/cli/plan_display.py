@@ -90,12 +90,17 @@ def _settings(plan: Plan) -> Iterator[str]:
     setting = chosen(plan)
     if not plan.replays:
         yield "No buffer: the best design with one costs more than none, J >= J0."
-        if not plan.in_turns:
+        if plan.in_turns:
+            yield "Set  loop.clock turns  buffer.kind queue"
+        else:
             split = f"loop.generators {setting['generators']}  loop.trainers {setting['trainers']}"
             yield f"Set  {split}  buffer.kind queue"
         return
-    uses = f"uses a rollout {plan.design.uses_per_rollout:g}"
-    split = uses if plan.in_turns else f"loop.generators {setting['generators']}  loop.trainers {setting['trainers']}"
+    split = (
+        f"loop.clock turns  buffer.samples_per_insert {plan.design.uses_per_rollout:g}"
+        if plan.in_turns
+        else f"loop.generators {setting['generators']}  loop.trainers {setting['trainers']}"
+    )
     yield f"Set  {split}  buffer.capacity {setting['capacity']}  loop.batch_size {plan.design.batch_size}"
 
 

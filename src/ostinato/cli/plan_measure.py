@@ -69,7 +69,9 @@ def measure(config: RunConfig, backend: Backend, *, rounds: int = ROUNDS) -> Fac
 
 def _rounds(config: RunConfig, backend: Backend, rounds: int) -> list[Timing]:
     loop = config.loop
-    trainer, generator = backend.trainer(), backend.generator()
+    trainer = backend.trainer()
+    # What evaluates need not be what generates.
+    generator = backend.concurrent_generator() if config.generator == "vllm" else backend.generator()
     rng = np.random.default_rng([config.seed, MEASURE_STREAM])
     each = loop.groups_per_request
     requests = max(-(-loop.batch_size // (each * loop.group_size)), 1)

@@ -54,6 +54,7 @@ def chosen(plan: Plan) -> dict[str, Any]:
             "generators": design.generators or None,
             "trainers": design.trainers or None,
             "capacity": design.capacity,
+            "samples_per_insert": None if design.generators else design.uses_per_rollout,
             "gamma": design.gamma,
             "saving_per_update": design.saving_per_update,
         }
@@ -63,6 +64,7 @@ def chosen(plan: Plan) -> dict[str, Any]:
         "generators": None if plan.in_turns else generators,
         "trainers": None if plan.in_turns else trainers,
         "capacity": None,
+        "samples_per_insert": None,
         "gamma": 1.0,
         "saving_per_update": 0.0,
     }

@@ -14,13 +14,10 @@ from ostinato.cli.plan_numbers import chosen
 from ostinato.errors import ConfigError
 from ostinato.recipe import config_from_dict, merge
 from ostinato.telemetry import write_atomic
-from ostinato.theory import Plan
+from ostinato.theory import Limits, Plan
 
 COMPUTE_UNITS = 240.0
 """How long a recipe from numbers alone trains."""
-
-MOST_TRAINERS = 32
-"""Trainers tried when a whole number of uses in turns is put as W generators beside T trainers."""
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
@@ -55,34 +52,46 @@ def write_recipe(path: Path, advice: Advice, *, overwrite: bool) -> None:
 def planned_settings(advice: Advice) -> dict[str, Any]:
     """The sections that the plan decides."""
     plan, limits = advice.plan, advice.limits
-    setting = chosen(plan)
-    generators, trainers = (
-        split_of_uses(plan.workload.mu, plan.design.uses_per_rollout if plan.replays else 1.0)
-        if plan.in_turns
-        else (setting["generators"], setting["trainers"])
-    )
+    base = advice.facts.settings.get("loop", {})
     loop: dict[str, Any] = {
-        "generators": generators,
-        "trainers": trainers,
+        **(_turns(plan, limits) if plan.in_turns else _split(plan, limits, base)),
         "mu": plan.workload.mu,
         "batch_size": limits.batch_size,
         "group_size": limits.group_size,
-        "shards": limits.sharded and plan.replays,
     }
-    base = advice.facts.settings.get("loop", {})
     if not base.get("compute_units") and not base.get("train_steps"):
         loop["compute_units"] = COMPUTE_UNITS
     if plan.replays:
-        loop["epochs"] = 1
-        return {"loop": loop, "buffer": {"kind": "replay", "capacity": plan.design.capacity}}
-    request = limits.group_size * base.get("groups_per_request", 1)
-    return {"loop": loop, "buffer": {"kind": "queue", "capacity": limits.batch_size + request}}
+        ratio = plan.design.uses_per_rollout if plan.in_turns else None
+        kept = {"kind": "replay", "capacity": plan.design.capacity, "samples_per_insert": ratio, "error_buffer": None}
+        return {"loop": loop | {"epochs": 1}, "buffer": kept}
+    request = limits.group_size * loop.get("groups_per_request", base.get("groups_per_request", 1))
+    free = {"samples_per_insert": None, "error_buffer": None}
+    return {"loop": loop, "buffer": {"kind": "queue", "capacity": limits.batch_size + request, **free}}
 
 
-def split_of_uses(mu: float, uses: float) -> tuple[int, int]:
-    """(W, T) whose uses mu T / W are nearest to `uses`, small ones preferred: how the loop models turns."""
-    candidates = [(max(round(mu * t / uses), 1), t) for t in range(1, MOST_TRAINERS + 1)]
-    return min(candidates, key=lambda split: abs(mu * split[1] / split[0] / uses - 1) + 1e-3 * split[1])
+def _split(plan: Plan, limits: Limits, base: Mapping[str, Any]) -> dict[str, Any]:
+    """W generators beside T trainers."""
+    setting = chosen(plan)
+    clock = {"clock": "wall"} if base.get("clock") == "turns" else {}
+    return clock | {
+        "generators": setting["generators"],
+        "trainers": setting["trainers"],
+        "shards": limits.sharded and plan.replays,
+    }
+
+
+def _turns(plan: Plan, limits: Limits) -> dict[str, Any]:
+    """One engine and one trainer by turns; what a train step needs of new rollouts is generated in one request."""
+    new = limits.batch_size / (plan.design.uses_per_rollout if plan.replays else 1.0)
+    return {
+        "clock": "turns",
+        "generators": 1,
+        "requests_per_generator": 1,
+        "groups_per_request": max(int(new / limits.group_size), 1),
+        "trainers": 1,
+        "shards": False,
+    }
 
 
 def _text(tree: Mapping[str, Any], advice: Advice) -> Iterator[str]:
@@ -97,7 +106,7 @@ def _text(tree: Mapping[str, Any], advice: Advice) -> Iterator[str]:
     else:
         yield "# No buffer: the best design with one would cost more."
     if plan.in_turns:
-        yield "# One machine in turns: generators and trainers only set how often a rollout is used, mu T / W."
+        yield "# One machine in turns: the dial is how often a rollout is used, buffer.samples_per_insert."
     if not advice.facts.settings:
         yield "# Model, task and optimizer are the defaults; put in your own."
     plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}

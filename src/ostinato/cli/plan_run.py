@@ -49,7 +49,10 @@ def facts_of_run(directory: Path, *, want_mu: bool, want_variance: bool, want_rh
     ages: list[AgeRow] = []
     if want_variance:
         moments = age_moments(steps, directory)
-        alpha = Known.measured(estimate_exponent(moments, rng), "token ratios by age")
+        try:
+            alpha = Known.measured(estimate_exponent(moments, rng), "token ratios by age")
+        except DataError as error:
+            raise DataError(f"{directory}: {error}; give --alpha, or --variance") from None
         ages, variance = _by_age(moments)
         notes.append(
             "variance by age is a stand-in: the second moment of token ratios pi/mu, which knows nothing of clipping, "
