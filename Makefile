@@ -23,7 +23,7 @@ test: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks recipes
 	$(BIN)/ruff check src tests benchmarks recipes
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
 
 bench: bench-buffer bench-trl
 

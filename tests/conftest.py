@@ -1,10 +1,23 @@
 """What all tests share."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+ONE_ENGINE = ("cluster", "vllm")
+"""Rooms whose tests share what takes long to start: one worker process runs all of a room."""
 
 # A shared machine may stall for longer than any deadline, and nothing here asserts times. CI sees the same examples
 # every time, a person new ones.
 settings.register_profile("house", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests (`-n`): a file, whose fixtures are shared, stays in one of them."""
+    for item in items:
+        room = item.path.parent.name
+        name = room if room in ONE_ENGINE else str(item.path.relative_to(Path(__file__).parent))
+        item.add_marker(pytest.mark.xdist_group(name))

@@ -29,7 +29,7 @@ def test_python_when_shown_runs_and_prints_what_stands_below(path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_when_shown_parse(path) -> None:
     for line in re.findall(
-        r"^(?:\$ )?ostinato ((?:train|compare|eval|report|buffer|plan|simulate) .*)$",
+        r"^(?:\$ )?ostinato ((?:train|compare|eval|report|buffer|plan|simulate|check|doctor) .*)$",
         path.read_text("utf-8"),
         re.MULTILINE,
     ):
@@ -37,7 +37,7 @@ def test_commands_when_shown_parse(path) -> None:
         if "--help" in words or any(word.isupper() or "$" in word for word in words):
             continue
         arguments, overrides = build_parser().parse_known_args(words)
-        if arguments.command in ("train", "compare"):
+        if arguments.command in ("train", "compare", "check", "doctor") and arguments.recipe:
             tree = recipe_tree(ROOT / arguments.recipe, overrides)
             tree.pop("arms", None)
             config_from_dict(tree)

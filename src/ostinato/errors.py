@@ -6,6 +6,7 @@
     ├── CheckpointError    (RuntimeError)  a checkpoint is missing, truncated or of another format
     ├── MissingExtraError  (ImportError)   an optional dependency is not installed
     └── RunError           (RuntimeError)  a run cannot go on: a worker failed, nobody can move
+        └── StateLostError                      trainers or buffer died; from the last checkpoint the run can go on
 
 Messages say what was got, what was expected and where, in one line. The command line turns
 `ConfigError` into exit code 2 and every other one into exit code 1.
@@ -41,3 +42,7 @@ class MissingExtraError(OstinatoError, ImportError):
 
 class RunError(OstinatoError, RuntimeError):
     """A run cannot go on: a worker failed, or every participant waits for another."""
+
+
+class StateLostError(RunError):
+    """A process that held weights or buffer died or hangs: the run can go on from its last checkpoint."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -38,6 +39,25 @@ def graceful_interrupt(*, quiet: bool = False) -> Iterator[Callable[[], bool]]:
         yield lambda: asked
     finally:
         restore()
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Let the first signal end the block with KeyboardInterrupt: for a long wait at which nothing is lost. In a thread
+    other than the main one, which meets no signals, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, _interrupt) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,11 +114,68 @@ class Generator(Protocol):
         """Yield each finished group, unscored, in the order of `requests`."""
 
 
+@runtime_checkable
+class Timekeeper(Protocol):
+    """What a generator or a trainer may also be: one that works elsewhere, and knows how long without the ways there,
+    waiting and repeated attempts."""
+
+    def take_busy_s(self) -> float:
+        """Seconds of work in `stream` or `step` since the last call."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """What a generator may also be: one that need not be waited for when nobody wants its groups any more."""
+
+    def give_up(self) -> None:
+        """Let every `stream` that is open end soon, with `RunError`. Those that follow are answered."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """What a generator may also be: one that gives its memory back while the same hardware trains.
+
+    Asked for by the clock of turns alone, never while a `stream` is open. Both may be called twice in a row and then do
+    nothing. After `wake` the weights last loaded may be gone: the loop loads them again before it generates.
+    """
+
+    def sleep(self) -> None:
+        """Free what training can use. Returns when it is free."""
+
+    def wake(self) -> None:
+        """Be ready for `load` and `stream` again."""
+
+
 class Scorer(Protocol):
     """Gives rewards."""
 
     def score(self, rollouts: Rollouts, tasks: Sequence[Task]) -> NDArray[np.float64]:
         """One finite reward a rollout, shape (n,); `tasks[i]` belongs to rollout i."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Rewards, float64 (n,), and how many of them are the 0 of a rollout whose scoring had to be ended: it took too
+    long (`timeouts`), or its process died (`crashes`)."""
+
+    rewards: NDArray[np.float64]
+    timeouts: int = 0
+    crashes: int = 0
+
+
+@runtime_checkable
+class CountingScorer(Scorer, Protocol):
+    """What a scorer may also be: one that gives some rollouts up and says how many."""
+
+    def score_counted(self, rollouts: Rollouts, tasks: Sequence[Task]) -> Scores:
+        """As `score`."""
+
+
+def scores_of(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> Scores:
+    """What any scorer says of these rollouts."""
+    if isinstance(scorer, CountingScorer):
+        return scorer.score_counted(rollouts, tasks)
+    return Scores(scorer.score(rollouts, tasks))
 
 
 class Trainer(Protocol):
@@ -135,6 +192,15 @@ class Trainer(Protocol):
 
     def load(self, directory: Path) -> None:
         """Inverse of `save`, bit for bit."""
+
+
+@runtime_checkable
+class Recomputer(Protocol):
+    """What a trainer may also be: one that tells how likely rollouts are under the policy it holds now."""
+
+    def logprobs(self, draw: Draw) -> NDArray[np.float32]:
+        """Of every token under the loss mask, at its rollout's temperature, in nats: float32, in the order of
+        `rollouts.behavior_logprobs[rollouts.loss_mask]`, computed as `step` computes them. Nothing changes."""
 
 
 class Store(Protocol):

@@ -97,14 +97,18 @@ def _build(cls: type[Any], tree: Mapping[str, Any], prefix: str, where: str) -> 
 
 
 def _checked(name: str, value: Any, kind: Any, item: Field[Any], where: str) -> Any:
-    optional = isinstance(kind, types.UnionType)
-    if optional and value in (None, "none"):
+    union = kind.__args__ if isinstance(kind, types.UnionType) else ()
+    if types.NoneType in union and value in (None, "none"):
         return None
-    base = kind.__args__[0] if optional else typing.get_origin(kind) or kind
+    words = item.metadata["words"]
+    if isinstance(value, str) and value in words:
+        return value
+    base = union[0] if union else typing.get_origin(kind) or kind
     if base is float and type(value) is int and abs(value) <= LARGEST:
         value = float(value)
     if type(value) is not base and not (base is float and type(value) is int):
-        raise ConfigError(f"{where}: {name} expects {base.__name__}, got {type(value).__name__} {shown(value)}")
+        expected = " or ".join([base.__name__, *map(repr, words)])
+        raise ConfigError(f"{where}: {name} expects {expected}, got {type(value).__name__} {shown(value)}")
     if isinstance(value, dict):
         _refuse_odd_values(name, value, where)
     low, high, choices = item.metadata["low"], item.metadata["high"], item.metadata["choices"]

@@ -5,10 +5,13 @@ A policy version is the train step at which the weights were published, so stale
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ostinato.protocols import Draw
 
 
 def staleness(train_step: int, policy_version_min: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -47,3 +50,16 @@ def steps_since_last_use(batches: list[list[Any]]) -> list[list[int | None]]:
             last[item] = step
         result.append(row)
     return result
+
+
+def aged(draw: Draw, epoch: int) -> Draw:
+    """The same batch at its next consecutive train step: one step older, used once more."""
+    if epoch == 0:
+        return draw
+    return replace(
+        draw,
+        staleness=draw.staleness + epoch,
+        residence=draw.residence + epoch,
+        uses=draw.uses + epoch,
+        steps_since_last_use=np.ones_like(draw.steps_since_last_use),
+    )

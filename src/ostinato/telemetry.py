@@ -131,12 +131,12 @@ def read_json_object(path: Path, *, required: Sequence[str] = ()) -> dict[str, A
     return _object(path.read_bytes(), str(path), required)
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics file; a torn last line, left by a kill, is dropped.
+def read_jsonl(path: Path, *, skip_bytes: int = 0) -> list[dict[str, Any]]:
+    """All whole lines of a metrics file behind its first `skip_bytes`; a torn last line, left by a kill, is dropped.
 
     Raises `OSError` when the file cannot be opened and `DataError`, which names the line, when one is damaged.
     """
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = path.read_bytes()[skip_bytes:].split(b"\n")[:-1]
     return [_metrics_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 

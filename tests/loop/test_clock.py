@@ -105,3 +105,24 @@ def test_wall_clock_when_work_fails_raises_its_error() -> None:
 
     with pytest.raises(ZeroDivisionError):
         list(WallClock().drive([fails()]))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["finished", "closed"])
+def test_wall_clock_when_it_ends_leaves_before_it_waits_for_work_that_nobody_wants(closed: bool) -> None:
+    left, waited = threading.Event(), []
+
+    def first():
+        yield Work(lambda items: items, 0, "train", lambda _: 0.0)
+        yield Said("one")
+        yield Said("two")
+
+    def hangs():
+        yield Work(lambda items: [waited.append(left.wait(20))], 0, "k", lambda _: 0.0)
+
+    drive = WallClock(leave=left.set).drive([first(), hangs()])
+    assert next(drive).text == "one" and not left.is_set()
+    if closed:
+        drive.close()
+    else:
+        assert [event.text for event in drive] == ["two"]
+    assert waited == [True]

@@ -50,6 +50,22 @@ ARMS = {
     "queue": {"buffer": {"kind": "queue", "capacity": 180}},
     "blocked queue": {"buffer": {"kind": "queue", "capacity": 96}, "loop": {"generators": 8, "trainers": 1}},
     "epochs": {"buffer": {"kind": "queue", "capacity": 180}, "loop": {"epochs": 3}},
+    "samples per insert": {"buffer": {"capacity": 252, "samples_per_insert": 3.0}, "loop": {"generators": 6}},
+    "blocked shards": {
+        "buffer": {"capacity": 252, "samples_per_insert": 2.5, "error_buffer": 75.0, "min_size": 90},
+        "loop": {"shards": True, "generators": 6, "groups_per_request": 2},
+    },
+    "capacity auto": {"buffer": {"capacity": "auto"}, "control": {"every": 5, "window": 12}},
+    "uses auto": {
+        "buffer": {"capacity": 252, "samples_per_insert": "auto", "sampler": "per", "priority": "log_ratio"},
+        "loop": {"generators": 6},
+        "control": {"every": 4, "rho": 0.9},
+    },
+    "auto in shards": {
+        "buffer": {"capacity": "auto", "samples_per_insert": "auto"},
+        "loop": {"generators": 6, "shards": True},
+        "control": {"every": 5, "rho": 0.01, "max_batches": 9},
+    },
     "late weights": {"loop": {"publish_every": 4, "mu": 3.3}},
     "bounded": {"buffer": {"kind": "queue", "capacity": 180}, "loop": {"max_staleness": 1, "groups_per_request": 2}},
 }
@@ -126,6 +142,23 @@ def test_directory_when_it_holds_a_run_is_not_overwritten(toy, run_toy) -> None:
     with pytest.raises(ConfigError, match=r"was run with loop.mu = 5.28, cannot resume with 4.0"):
         run_toy(toy(loop={"train_steps": 9, "mu": 4.0}), directory=directory, resume=True)
     assert (directory / "metrics.jsonl").read_bytes() == before
+
+
+def test_directory_when_it_is_a_file_is_refused(toy, run_toy, tmp_path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for place in (tmp_path / "notes", tmp_path / "notes" / "run"):
+        with pytest.raises(ConfigError, match=r"notes.* is a file, expected a run directory; choose another --out"):
+            run_toy(toy(loop={"train_steps": 5}), directory=place)
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_run_when_it_goes_on_with_less_memory_is_let(toy, run_toy) -> None:
+    directory = run_toy(toy(loop={"train_steps": 5}))
+    less = {"optimizer": {"tokens_per_microbatch": 64}, "vllm": {"kv_cache_gib": 0.5, "max_num_seqs": 8}}
+    run_toy(toy(loop={"train_steps": 9}, **less), directory=directory, resume=True)
+    assert read_jsonl(directory / "metrics.jsonl")[-1]["train_step"] == 9
+    with pytest.raises(ConfigError, match=r"was run with vllm.pause = 'wait', cannot resume with 'keep'"):
+        run_toy(toy(loop={"train_steps": 9}, vllm={"pause": "keep"}), directory=directory, resume=True)
 
 
 NAMES = (

@@ -4,7 +4,9 @@
 line; nothing is ever rewritten silently.
 """
 
-from ostinato.config.governing import DiagnosticsConfig, GovernorsConfig
+from ostinato.config.cluster import RayConfig
+from ostinato.config.governing import ControlConfig, DiagnosticsConfig, GovernorsConfig
+from ostinato.config.lora import LoraConfig
 from ostinato.config.loss import LossConfig
 from ostinato.config.run import RunConfig, config_to_dict
 from ostinato.config.sections import (
@@ -18,20 +20,27 @@ from ostinato.config.sections import (
     ToyConfig,
     WarmStartConfig,
 )
+from ostinato.config.tracking import TrackingConfig
+from ostinato.config.vllm import VllmConfig
 
 __all__ = [
     "BufferConfig",
+    "ControlConfig",
     "DiagnosticsConfig",
     "EvaluationConfig",
     "GovernorsConfig",
     "LoopConfig",
+    "LoraConfig",
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "RayConfig",
     "RunConfig",
     "SamplingConfig",
     "TaskConfig",
     "ToyConfig",
+    "TrackingConfig",
+    "VllmConfig",
     "WarmStartConfig",
     "config_to_dict",
 ]

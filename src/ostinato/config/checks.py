@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ostinato.config.bounds import kept_newest, request_size, shard_count
+from ostinato.config.engines import generator_checks
+from ostinato.config.placement import placement_checks
 from ostinato.config.sections import PRIORITIZED
+from ostinato.config.traffic import Checks, capacity_to_check, control_checks, traffic_checks
+from ostinato.config.training import training_checks
 from ostinato.errors import ConfigError
 from ostinato.rollouts import TOKEN_COLUMNS
 
@@ -20,38 +25,46 @@ TOKEN_BYTES = sum(np.dtype(TOKEN_COLUMNS[name]).itemsize for name in ("tokens", 
 def check_combinations(config: RunConfig) -> None:
     """Refuse settings that contradict each other or would deadlock."""
     for bad, message in (
+        *control_checks(config),
         *_sizes(config),
+        *generator_checks(config),
+        *traffic_checks(config),
         *_priorities(config),
         *_staleness(config),
         *_governors(config),
+        *placement_checks(config),
+        *training_checks(config),
         *_rest(config),
     ):
         if bad:
             raise ConfigError(message)
 
 
-Checks = list[tuple[bool, str]]
-
-
 def _sizes(config: RunConfig) -> Checks:
     loop, buffer = config.loop, config.buffer
-    b, g, n, t = loop.batch_size, loop.group_size, buffer.capacity, loop.trainers
-    queue, request = buffer.kind == "queue", g * loop.groups_per_request
-    shards = t if loop.shards else 1
+    n = capacity_to_check(config)
+    b, g, t = loop.batch_size, loop.group_size, loop.trainers
+    queue, request, shards = buffer.kind == "queue", request_size(loop), shard_count(loop)
+    newest = kept_newest(n, buffer.positive_bias, shards)
     return [
         (b > n, f"loop.batch_size {b} > buffer.capacity {n}: a batch never fits in the buffer"),
         (g > b, f"loop.group_size {g} > loop.batch_size {b}: a group never fits in a batch"),
         (request > n, f"groups_per_request * group_size {request} > buffer.capacity {n}: a request never fits"),
         (buffer.min_size > n, f"buffer.min_size {buffer.min_size} > buffer.capacity {n}: it is never reached"),
         (
-            not queue and int((1 - buffer.positive_bias) * (n // shards)) * shards < b,
+            not queue and newest < b,
             f"buffer.positive_bias {buffer.positive_bias} keeps fewer of the newest of {n} than loop.batch_size {b}: "
             "without enough correct ones no batch would ever be there",
+        ),
+        (
+            not queue and newest < buffer.min_size,
+            f"buffer.positive_bias {buffer.positive_bias} keeps fewer of the newest of {n} than buffer.min_size "
+            f"{buffer.min_size}: without enough correct ones it would never be reached",
         ),
         (loop.shards and queue, "loop.shards needs buffer.kind = replay: the queue is one"),
         (
             loop.shards and bool(b % t or n % t),
-            f"loop.shards: trainers {t} must divide batch_size {b} and buffer.capacity {n}",
+            f"loop.shards: trainers {t} must divide batch_size {b} and buffer.capacity {buffer.capacity}",
         ),
         (
             queue and n < b + request - 1,
@@ -130,6 +143,11 @@ def _rest(config: RunConfig) -> Checks:
     loop, model, task = config.loop, config.model, config.task
     return [
         (
+            loop.clock == "turns" and loop.generators > 1,
+            f"loop.clock = turns has one engine, which works or rests: set loop.generators = 1, got {loop.generators}; "
+            "loop.groups_per_request says how much it generates at once",
+        ),
+        (
             loop.epochs > 1 and config.buffer.kind != "queue",
             f"loop.epochs = {loop.epochs} belongs to buffer.kind = queue; a replay buffer repeats by itself",
         ),
@@ -145,6 +163,11 @@ def _rest(config: RunConfig) -> Checks:
         ((model.backend == "toy") != (task.name == "toy"), "model.backend = toy and task.name = toy go together"),
         (task.name == "jsonl" and not task.file, "task.name = jsonl needs task.file"),
         (task.name == "toy" and bool(task.options), "task.options: the toy takes none, its sizes stand under toy"),
+        (
+            task.name == "toy" and (bool(task.scorer) or task.score_workers is not None),
+            f"task.scorer {task.scorer!r}, task.score_workers {task.score_workers}: the toy, which has no text, scores "
+            "itself; leave them out, or take another task",
+        ),
         (
             0 < config.evaluation.every_units < 1e-3,
             f"evaluation.every_units must be 0 (never) or at least 0.001, got {config.evaluation.every_units}",

@@ -54,3 +54,15 @@ class GovernorsConfig:
     )
     gate_min_increments: int = setting(3, "gate_z: increments to see before anything is dropped", low=2)
     gate_decay: float = setting(1.0, "gate_z: weight of an earlier increment, a step", low=ABOVE_0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControlConfig:
+    """What keeps buffer.capacity and buffer.samples_per_insert at their optimum where they are `auto`."""
+
+    every: int = setting(20, "train steps from one change to the next, at least", low=1)
+    window: int = setting(100, "latest train steps that the estimates are made of", low=2)
+    rho: float = setting(0.2, "correlation of the rollouts in the buffer, which no run can tell", low=0, high=1)
+    step: float = setting(0.25, "the largest relative change at once", low=1e-3, high=1)
+    hysteresis: float = setting(0.15, "a relative distance to the optimum up to which nothing changes", low=0, high=1)
+    max_batches: int = setting(64, "the largest capacity, in batches", low=1, high=10**6)

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ostinato.config.checks import check_combinations
-from ostinato.config.governing import DiagnosticsConfig, GovernorsConfig
+from ostinato.config.cluster import RayConfig
+from ostinato.config.governing import ControlConfig, DiagnosticsConfig, GovernorsConfig
+from ostinato.config.lora import LoraConfig
 from ostinato.config.loss import LossConfig
 from ostinato.config.sections import (
     BufferConfig,
@@ -20,6 +22,8 @@ from ostinato.config.sections import (
     WarmStartConfig,
 )
 from ostinato.config.setting import described, setting
+from ostinato.config.tracking import TrackingConfig
+from ostinato.config.vllm import VllmConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +31,12 @@ class RunConfig:
     """A whole recipe."""
 
     seed: int = setting(0, "seed of the run", low=0)
+    runtime: str = setting(
+        "local", "where generators and trainers run: local (this machine) or ray (a cluster)", choices=("local", "ray")
+    )
+    generator: str = setting(
+        "hf", "what generates with model.backend = hf: hf (transformers) or vllm", choices=("hf", "vllm")
+    )
     threads: int = setting(1, "CPU threads of torch; results are bit for bit only at a fixed number", low=1, high=1024)
     checkpoint_every: int = setting(100, "train steps between checkpoints; 0: only at the end and on interrupt", low=0)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -37,10 +47,15 @@ class RunConfig:
     buffer: BufferConfig = field(default_factory=BufferConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
     governors: GovernorsConfig = field(default_factory=GovernorsConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     toy: ToyConfig = field(default_factory=ToyConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     arms: dict[str, Any] = field(
         default_factory=dict, metadata=described("settings that differ in each arm of `compare`")
     )

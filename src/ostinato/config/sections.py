@@ -10,6 +10,15 @@ from ostinato.config.setting import described, setting
 PRIORITIZED = ("prioritized", "per", "freshness_per", "advantage_prioritized")
 """Samplers that draw by priority."""
 
+SAMPLER_STALENESS = {"advantage_prioritized": 10}
+"""Oldest rollout, in train steps, that a sampler's published scheme keeps where loop.max_staleness says nothing."""
+
+LEAST_RATIO = 1e-9
+"""Samples per insert are above 0."""
+
+AUTO = "auto"
+"""In place of a number: what `governors.control` keeps at its optimum."""
+
 PRIORITIES = ("reward", "advantage", "log_ratio", "kl", "entropy")
 """What they can draw by; see `ostinato.loop.priorities`."""
 
@@ -47,13 +56,30 @@ class TaskConfig:
     """Prompts with a verifier."""
 
     name: str = setting(
-        "sort", "sort, add, countdown, words (addition asked in words), jsonl, toy, or reasoning-gym:DATASET"
+        "sort",
+        "sort, add, countdown, words (addition asked in words), jsonl, toy, reasoning-gym:DATASET, or hf-dataset:PATH "
+        "(a data set of the hub or a directory)",
     )
     file: str = setting("", "JSONL of prompts and answers (name = jsonl)")
     scoring: str = setting(
         "exact",
-        "how a JSONL answer is compared: exact, numeric, last-number or math-verify",
+        "how the answer of a file or data set is compared: exact (reasoning-gym: by its own rule), numeric, "
+        "last-number or math-verify",
         choices=("exact", "numeric", "last-number", "math-verify"),
+    )
+    prompt_suffix: str = setting("", "put after every prompt, e.g. ' Answer with the number only.'")
+    scorer: str = setting(
+        "", "a reward function of your own in place of the task's: module:function or file.py:function"
+    )
+    score_workers: int | None = setting(
+        None,
+        "processes that score; 0: in the run's own; none: 2 for math-verify, reasoning-gym and a scorer of your own, "
+        "else 0",
+        low=0,
+        high=1024,
+    )
+    score_timeout_s: float = setting(
+        10.0, "score_workers: seconds a completion; one that takes longer has the reward 0 and is counted", low=0.01
     )
     options: dict[str, Any] = field(
         default_factory=dict, metadata=described("difficulty settings of the task, e.g. digits = 10")
@@ -74,12 +100,20 @@ class SamplingConfig:
 class LoopConfig:
     """W generators and T trainers under a clock."""
 
-    clock: str = setting("virtual", "virtual (modelled durations, reproducible) or wall", choices=("virtual", "wall"))
+    clock: str = setting(
+        "virtual",
+        "virtual (modelled durations, reproducible), wall, or turns (real time, one machine generates and trains in "
+        "turns)",
+        choices=("virtual", "wall", "turns"),
+    )
     generators: int = setting(5, "W", low=1)
     trainers: int = setting(3, "T: data-parallel replicas of one optimizer step", low=1)
     batch_size: int = setting(60, "B: rollouts an optimizer step", low=1)
     group_size: int = setting(12, "G: rollouts a prompt", low=1)
     groups_per_request: int = setting(1, "groups a generator decodes together", low=1)
+    requests_per_generator: int = setting(
+        1, "requests a generator works on at once, one slow completion does not stall the others", low=1
+    )
     mu: float = setting(5.28, "modelled cost of generating a batch over training on it", low=1e-9)
     publish_every: int = setting(1, "train steps between two offers of new weights", low=1)
     max_staleness: int | None = setting(
@@ -98,7 +132,9 @@ class BufferConfig:
     kind: str = setting(
         "replay", "replay (draws do not remove) or queue (each rollout once)", choices=("replay", "queue")
     )
-    capacity: int = setting(1020, "N: rollouts kept (replay: newest N) or queued", low=1)
+    capacity: int | str = setting(
+        1020, "N: rollouts kept (replay: newest N) or queued; auto: kept at the optimum", low=1, words=(AUTO,)
+    )
     order: str = setting("newest", "queue only: which rollouts are handed out first", choices=("newest", "oldest"))
     capacity_bytes: int | None = setting(
         None, "replay only: bytes kept at most, beside capacity; shards share them; none: no bound", low=1
@@ -144,7 +180,22 @@ class BufferConfig:
     correct_above: float = setting(
         0.0, "a reward above it is correct, for positive_bias and for metrics", low=-1e9, high=1e9
     )
+    journal: bool = setting(
+        False,
+        "replay in real time: every change goes to disk at once, so what entered survives the end of this process",
+    )
     min_size: int = setting(0, "replay only: rollouts needed before a draw; 0: a batch", low=0)
+    samples_per_insert: float | str | None = setting(
+        None,
+        "replay only: draws a rollout on average; whoever is ahead waits; none: nobody; auto: kept at the optimum",
+        low=LEAST_RATIO,
+        words=(AUTO,),
+    )
+    error_buffer: float | None = setting(
+        None,
+        "samples_per_insert: drawn rollouts by which either side may be ahead; none: the least that cannot deadlock",
+        low=LEAST_RATIO,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +208,16 @@ class OptimizerConfig:
     eps: float = setting(1e-8, "added to the root of the second moment", low=1e-15)
     weight_decay: float = setting(0.0, "decoupled (AdamW)", low=0)
     grad_clip: float = setting(1.0, "bound on the gradient norm; 0: off", low=0)
-    tokens_per_microbatch: int = setting(16384, "padded tokens a forward pass; more are accumulated", low=1)
+    tokens_per_microbatch: int = setting(16384, "tokens a forward pass, padding included; more are accumulated", low=1)
+    packing: bool = setting(
+        False, "rollouts one after the other in one row in place of padding; needs an attention that keeps them apart"
+    )
+    activation_checkpointing: bool = setting(
+        False, "compute the inside of each block again in the backward pass: less memory, about a third more time"
+    )
+    fsdp: bool = setting(
+        False, "several trainer processes: each holds a part of weights, gradients and optimizer (FSDP2), not a copy"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, DataError, OstinatoError
 from ostinato.evaluation.pass_at_k import pass_at_k
-from ostinato.protocols import Generator, GroupRequest, Sampling, Scorer, Task
+from ostinato.protocols import Generator, GroupRequest, Sampling, Scorer, Scores, Task, scores_of
 from ostinato.rollouts import Rollouts, concatenate
 
 
@@ -19,13 +19,15 @@ class Evaluation:
     """Counts of one evaluation over m tasks.
 
     `correct` int64 (m,): correct completions of each task, out of `samples`; `mean_length` in completion tokens;
-    `truncated_fraction` of the completions that hit the length limit.
+    `truncated_fraction` of the completions that hit the length limit; `unscored` completions count as wrong because
+    their scoring had to be ended.
     """
 
     correct: NDArray[np.int64]
     samples: int
     mean_length: float
     truncated_fraction: float
+    unscored: int = 0
 
     @property
     def accuracy(self) -> float:
@@ -70,18 +72,20 @@ def evaluate(
         raise DataError(
             f"evaluation: {len(rollouts)} rollouts are not {samples} for each of {len(tasks)} tasks in order"
         )
-    rewards = _finite_rewards(scorer, rollouts, [task for task in tasks for _ in range(samples)])
+    scores = _finite_scores(scorer, rollouts, [task for task in tasks for _ in range(samples)])
     return Evaluation(
-        correct=(rewards > correct_above).reshape(len(tasks), samples).sum(axis=1, dtype=np.int64),
+        correct=(scores.rewards > correct_above).reshape(len(tasks), samples).sum(axis=1, dtype=np.int64),
         samples=samples,
         mean_length=float(rollouts.completion_lengths.mean()),
         truncated_fraction=float(rollouts.truncated.mean()),
+        unscored=scores.timeouts + scores.crashes,
     )
 
 
-def _finite_rewards(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> NDArray[np.float64]:
+def _finite_scores(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> Scores:
     try:
-        rewards = np.asarray(scorer.score(rollouts, tasks), np.float64)
+        scores = scores_of(scorer, rollouts, tasks)
+        rewards = np.asarray(scores.rewards, np.float64)
     except OstinatoError:
         raise
     except Exception as error:
@@ -92,4 +96,4 @@ def _finite_rewards(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -
     if not np.all(np.isfinite(rewards)):
         row = int(np.flatnonzero(~np.isfinite(rewards))[0])
         raise DataError(f"evaluation: the scorer returned {rewards[row]} for the prompt {tasks[row].prompt[:60]!r}")
-    return rewards
+    return Scores(rewards, scores.timeouts, scores.crashes)

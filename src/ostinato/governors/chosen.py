@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from ostinato.config import RunConfig
+from ostinato.config.bounds import bounds_of, controlled, oldest_kept
+from ostinato.governors.control import BufferControl, ControlSettings
 from ostinato.governors.gradient_gate import GradientGateSettings
 from ostinato.governors.learning_rate import LearningRateSettings
 from ostinato.governors.reuse import ReuseGovernor, ReuseSettings
 from ostinato.governors.step import StepGovernor, StepSettings
+from ostinato.theory import mean_uses
 
 
 def step_governor(config: RunConfig) -> StepGovernor:
@@ -37,5 +42,32 @@ def reuse_governor(config: RunConfig) -> ReuseGovernor | None:
             ess_hysteresis=rules.ess_hysteresis,
             min_samples=rules.min_samples,
             window=rules.window,
+        )
+    )
+
+
+def buffer_control(config: RunConfig) -> BufferControl | None:
+    """What keeps capacity and samples per insert at their optimum; None where neither is `auto`."""
+    rules, loop, buffer = config.control, config.loop, config.buffer
+    turns_capacity, turns_uses = controlled(buffer)
+    if not (turns_capacity or turns_uses):
+        return None
+    ratio, oldest = buffer.samples_per_insert, oldest_kept(loop, buffer)
+    return BufferControl(
+        ControlSettings(
+            batch_size=loop.batch_size,
+            bounds=bounds_of(loop, buffer, rules),
+            mu=loop.mu,
+            uses=mean_uses(loop.mu, loop.generators, loop.trainers),
+            capacity=0 if isinstance(buffer.capacity, str) else buffer.capacity,
+            samples_per_insert=None if isinstance(ratio, str) else ratio,
+            turns_capacity=turns_capacity,
+            turns_uses=turns_uses,
+            every=rules.every,
+            window=rules.window,
+            rho=rules.rho,
+            step=rules.step,
+            hysteresis=rules.hysteresis,
+            longest=math.inf if oldest is None else oldest + 1.0,
         )
     )

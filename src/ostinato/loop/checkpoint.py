@@ -2,7 +2,7 @@
 
     <directory>/trainer/        policy (Hugging Face format where it is one) and optimizer
     <directory>/published.npz   the weights generators hold
-    <directory>/buffer.npz      the store
+    <directory>/buffer.npz      the store, unless it has a journal
     <directory>/in_flight.npz   groups that are being generated, or wait before a full queue
     <directory>/loop.json       counters, clock, random states, statistics, governors, delivery times
 
@@ -11,11 +11,12 @@ A checkpoint directory is whole or absent: it is written beside and renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors import CheckpointError
+from ostinato.buffer.journal import JournaledBuffer
+from ostinato.errors import CheckpointError, StateLostError
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.clock import Clock, InFlight
 from ostinato.loop.groups import Generated
@@ -24,7 +25,10 @@ from ostinato.loop.loop import Loop
 from ostinato.rollouts import from_arrays, to_arrays
 from ostinato.telemetry import directory_in_place, read_arrays, read_json_object, write_arrays, write_json
 
-FORMAT = 2
+FORMAT = 3
+
+FLIGHT_FIELDS = tuple(item.name for item in fields(Generated) if item.name != "rollouts")
+"""What is kept of a group in flight besides its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: 
     with directory_in_place(directory) as temporary:
         loop.parts.trainer.save(temporary / "trainer")
         channel.save(temporary / "published.npz")
-        write_arrays(temporary / "buffer.npz", loop.parts.store.state_arrays())
+        if not isinstance(loop.parts.store, JournaledBuffer):  # which is on disk, and further on than this
+            write_arrays(temporary / "buffer.npz", loop.parts.store.state_arrays())
         arrays: dict[str, Any] = {}
         for rank, (_, done) in flights.items():
             arrays |= to_arrays(done.rollouts, prefix=f"{rank}/")
@@ -57,7 +62,7 @@ def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: 
             "follow_up": loop.follow_up.state_dict(),
             "draw_rng": loop.draw_rng.bit_generator.state,
             "flights": {
-                rank: {"deliver_at": at, "groups": done.groups, "generate_s": done.generate_s, "score_s": done.score_s}
+                rank: {"deliver_at": at, **{name: getattr(done, name) for name in FLIGHT_FIELDS}}
                 for rank, (at, done) in flights.items()
             },
             "reissue": loop.groups_in_flight,
@@ -75,7 +80,7 @@ def load_checkpoint(
     """
     try:
         return _load(directory, loop, channel)
-    except CheckpointError:
+    except (CheckpointError, StateLostError):
         raise
     except Exception as error:  # a damaged file can make its reader raise anything
         raise CheckpointError(f"checkpoint {directory} cannot be used: {type(error).__name__}: {error}") from error
@@ -87,10 +92,11 @@ def _load(directory: Path, loop: Loop, channel: MemoryChannel) -> tuple[float, d
         raise CheckpointError(f"{directory} has checkpoint format {state['format']}, expected {FORMAT}")
     loop.parts.trainer.load(directory / "trainer")
     channel.load(directory / "published.npz")
-    loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
+    loop.follow_up.load_state_dict(state["follow_up"], loop.parts.store)  # it may resize what is still empty
+    if not isinstance(loop.parts.store, JournaledBuffer):
+        loop.parts.store.load_state_arrays(read_arrays(directory / "buffer.npz"))
     loop.ledger = Ledger.from_state(state["ledger"])
     loop.statistics.load_state_dict(state["statistics"])
-    loop.follow_up.load_state_dict(state["follow_up"])
     loop.draw_rng.bit_generator.state = state["draw_rng"]
     arrays = read_arrays(directory / "in_flight.npz")
     resumed = {int(rank): _resumed(int(rank), kept, arrays) for rank, kept in state["flights"].items()}
@@ -101,5 +107,5 @@ def _load(directory: Path, loop: Loop, channel: MemoryChannel) -> tuple[float, d
 
 def _resumed(rank: int, kept: dict[str, Any], arrays: dict[str, Any]) -> InFlight | Generated:
     rollouts = from_arrays(arrays, prefix=f"{rank}/")
-    done = Generated(rollouts, tuple(kept["groups"]), kept["generate_s"], kept["score_s"])
+    done = Generated(rollouts, **{name: kept[name] for name in FLIGHT_FIELDS} | {"groups": tuple(kept["groups"])})
     return done if kept["deliver_at"] is None else InFlight(kept["deliver_at"], done)

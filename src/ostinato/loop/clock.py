@@ -1,4 +1,4 @@
-"""Two clocks that drive the same processes.
+"""Three clocks that drive the same processes.
 
 A process is a Python generator. It yields `Work` (something that takes time), `Until` (a condition it waits for) or an
 `Event` (something observers may want to know), and is resumed with the work's result.
@@ -12,6 +12,9 @@ A process is a Python generator. It yields `Work` (something that takes time), `
 duration. At one instant the process of lowest rank moves first, and work that starts at one instant with one key is
 executed in one call. Nothing depends on real time, so a run repeats bit for bit.
 `WallClock` runs work in threads and delivers when it is done.
+`TurnClock` runs one work at a time in real time, for hardware that generates and trains in turns. The process of
+lowest rank that can move does so up to its next work or event, so the learner always goes before the generators, and
+these start with the newest weights. What happens, and in which order, depends on no time.
 """
 
 from __future__ import annotations
@@ -128,10 +131,12 @@ class VirtualClock:
 
 
 class WallClock:
-    """Real time: every work item runs in a thread of its own."""
+    """Real time: every work item runs in a thread of its own. `leave` is called when the drive ends or is closed while
+    work is under way, which is waited for then; its results go nowhere."""
 
-    def __init__(self, now: float = 0.0) -> None:
+    def __init__(self, now: float = 0.0, *, leave: Callable[[], None] = lambda: None) -> None:
         self._start = time.monotonic() - now
+        self._leave = leave
 
     @property
     def now(self) -> float:
@@ -149,8 +154,13 @@ class WallClock:
         running = 0
         with ThreadPoolExecutor(max_workers=len(processes), thread_name_prefix="ostinato") as pool:
             while True:
-                yield from stage.settle()
+                try:
+                    yield from stage.settle()
+                except GeneratorExit:
+                    self._leave()
+                    raise
                 if stage.finished:
+                    self._leave()
                     return
                 for rank, request in stage.take_requests():
                     if isinstance(request, InFlight):
@@ -163,6 +173,39 @@ class WallClock:
                 rank, finished = done.get()
                 running -= 1
                 stage.deliver(rank, finished.result()[0])
+
+
+class TurnClock:
+    """Real time, one work at a time in this thread. `enter` is told before each whether the first process works."""
+
+    def __init__(self, now: float = 0.0, *, enter: Callable[[bool], None] = lambda first: None) -> None:
+        self._start = time.monotonic() - now
+        self._enter = enter
+
+    @property
+    def now(self) -> float:
+        """Real seconds since the run began, interruptions left out."""
+        return time.monotonic() - self._start
+
+    def in_flight(self) -> Mapping[int, InFlight]:
+        """Nothing: while anybody looks, nobody works."""
+        return {}
+
+    def drive(self, processes: Sequence[Process]) -> Iterator[Event]:
+        """Run until the first process returns. Raises `RunError` when all wait for each other."""
+        stage = _Stage(processes)
+        while True:
+            rank = stage.movable()
+            if rank is None:
+                raise RunError("nobody can move: " + stage.waits())
+            yield from stage.advance(rank, once=True)
+            if stage.finished:
+                return
+            for rank, request in stage.take_requests():
+                if isinstance(request, InFlight):
+                    raise RunError("the clock of turns cannot resume work in flight")
+                self._enter(rank == 0)
+                stage.deliver(rank, request.execute([request.item])[0])
 
 
 class _Stage:
@@ -182,10 +225,10 @@ class _Stage:
     def settle(self) -> Iterator[Event]:
         """Move processes, lowest rank first, until nobody can move at this instant."""
         while not self.finished:
-            rank = self._movable()
+            rank = self.movable()
             if rank is None:
                 return
-            yield from self._advance(rank)
+            yield from self.advance(rank)
 
     def take_requests(self) -> list[tuple[int, Work | InFlight]]:
         """Work asked for since the last call."""
@@ -196,11 +239,13 @@ class _Stage:
         """Who waits for what."""
         return "; ".join(f"process {rank} waits for {until.what}" for rank, until in sorted(self._waiting.items()))
 
-    def _movable(self) -> int | None:
+    def movable(self) -> int | None:
+        """The lowest rank that can move."""
         ready = (rank for rank, until in self._waiting.items() if until.ready())
         return min([*self._values, *ready], default=None)
 
-    def _advance(self, rank: int) -> Iterator[Event]:
+    def advance(self, rank: int, *, once: bool = False) -> Iterator[Event]:
+        """Move a process until it waits or asks for work; `once`: or until after its next event."""
         self._waiting.pop(rank, None)
         value = self._values.pop(rank, None)
         while True:
@@ -219,3 +264,6 @@ class _Stage:
                 return
             else:
                 yield asked
+                if once:
+                    self._values[rank] = None
+                    return

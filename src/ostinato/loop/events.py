@@ -13,12 +13,13 @@ class Stepped(Event):
     """An optimizer step was delivered and, where due, its weights published.
 
     `batch_done`: no further epoch on the same batch follows, so nothing of the learner is in flight and a checkpoint
-    may be written. `step`: what `record` is computed from.
+    may be written. `step`: what `record` is computed from. `train_s`: what the step took.
     """
 
     train_step: int
     step: StepRecord
     batch_done: bool
+    train_s: float
 
     @property
     def record(self) -> dict[str, float | None]:
@@ -28,9 +29,12 @@ class Stepped(Event):
 
 @dataclass(frozen=True, slots=True)
 class Admitted(Event):
-    """A finished request of a generator entered the store: its rollouts, by groups."""
+    """A finished request of a generator entered the store: its rollouts, by groups; their completion tokens, and the
+    seconds that decoding them took."""
 
     generator: int
     rollouts: int
     reward_mean: float
     groups: tuple[int, ...]
+    tokens: int
+    generate_s: float

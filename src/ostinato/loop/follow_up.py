@@ -7,7 +7,9 @@ from typing import Any
 
 from ostinato.errors import DataError
 from ostinato.governors import ReuseGovernor
+from ostinato.loop.ledger import Ledger
 from ostinato.loop.priorities import priorities_of
+from ostinato.loop.sizing import Sizing
 from ostinato.loop.stores import settle_sums
 from ostinato.protocols import Draw, Store, Trained
 from ostinato.stats import AgeStatistics
@@ -18,7 +20,8 @@ class FollowUp:
 
     `reuse`: names rollouts that leave; None: nobody leaves by figures. `priority`: written back after each step, by the
     names of `loop.priorities`; None: nothing is. `prioritized`: draws go by priority. `correct_above`: a reward above
-    it counts as correct in metrics. The rollouts of a dropped batch leave.
+    it counts as correct in metrics. `sizing`: turns capacity and samples per insert; None: they stay. The rollouts of a
+    dropped batch leave.
     """
 
     def __init__(
@@ -28,14 +31,16 @@ class FollowUp:
         reuse: ReuseGovernor | None = None,
         priority: str | None = None,
         prioritized: bool = False,
+        sizing: Sizing | None = None,
     ) -> None:
         self.correct_above = correct_above
         self.ages = reuse.ages if reuse else AgeStatistics()
         self._reuse, self._priority, self._prioritized = reuse, priority, prioritized
+        self.sizing = sizing
         self._removed_dropped = 0
 
-    def act(self, store: Store, draw: Draw, trained: Trained) -> dict[str, float]:
-        """Follow up on a train step; returns the metrics of what was done.
+    def act(self, store: Store, draw: Draw, trained: Trained, ledger: Ledger) -> dict[str, float]:
+        """Follow up on a train step, which `ledger` has counted; returns the metrics of what was done.
 
         Priorities are written before anybody leaves, so that none is written to a rollout that has just left.
         """
@@ -53,6 +58,8 @@ class FollowUp:
             self._removed_dropped += store.remove(draw.rollout_ids)
         if "gradients_dropped" in trained.metrics:
             metrics["reuse.removed_dropped"] = float(self._removed_dropped)
+        if self.sizing:
+            metrics |= self.sizing.act(store, draw, trained, ledger)
         if self._prioritized:
             settle_sums(store)
         return metrics
@@ -64,12 +71,16 @@ class FollowUp:
     def state_dict(self) -> dict[str, Any]:
         """Everything remembered, JSON-able."""
         kept = {"reuse": self._reuse.state_dict()} if self._reuse else {"ages": self.ages.state_dict()}
-        return {**kept, "removed_dropped": self._removed_dropped}
+        sizes = {"sizing": self.sizing.state_dict()} if self.sizing else {}
+        return {**kept, **sizes, "removed_dropped": self._removed_dropped}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`. Raises `DataError` for the state of other governors."""
+    def load_state_dict(self, state: Mapping[str, Any], store: Store) -> None:
+        """Inverse of `state_dict`; gives the store, still empty, the sizes it had. Raises `DataError` for the state of
+        other governors."""
         kept = "reuse" if self._reuse else "ages"
         if kept not in state or "removed_dropped" not in state:
             raise DataError(f"state of the figures lacks {kept} or removed_dropped, got {sorted(state)}")
         (self._reuse or self.ages).load_state_dict(state[kept])
         self._removed_dropped = int(state["removed_dropped"])
+        if self.sizing:
+            self.sizing.restore(state.get("sizing", {}), store)

@@ -13,8 +13,9 @@ class Ledger:
     """Counts since the beginning of the run.
 
     Rollouts: `generated` (entered the store), `trained` (pushed through backward, repeats counted), `groups`
-    (started, the cursor into the task). Real seconds: `busy_generate_s`, `busy_score_s`, `busy_train_s`. `train_step`:
-    optimizer steps.
+    (started, the cursor into the task), `score_timeouts` and `score_crashes` (have the reward 0 because their scoring
+    had to be ended). Real seconds: `busy_generate_s`, `busy_score_s`, `busy_train_s`, and `switch_s` of the `switches`
+    between generating and training on the clock of turns. `train_step`: optimizer steps.
     """
 
     train_step: int = 0
@@ -24,6 +25,10 @@ class Ledger:
     busy_generate_s: float = 0.0
     busy_score_s: float = 0.0
     busy_train_s: float = 0.0
+    score_timeouts: int = 0
+    score_crashes: int = 0
+    switches: int = 0
+    switch_s: float = 0.0
 
     def compute(self, *, mu: float, batch_size: int) -> float:
         """Active time of generators and trainers in baseline updates (`theory.compute_units`)."""

@@ -18,7 +18,8 @@ from ostinato.errors import RunError
 from ostinato.loop.clock import Clock, Event, InFlight, Process, Until, Work
 from ostinato.loop.events import Admitted, Stepped
 from ostinato.loop.follow_up import FollowUp
-from ostinato.loop.groups import Generated, scored
+from ostinato.loop.groups import Generated, scored, together
+from ostinato.loop.held import HeldWeights
 from ostinato.loop.ledger import Ledger
 from ostinato.loop.pace import Pace, SteadyPace
 from ostinato.loop.record import StepRecord
@@ -30,12 +31,12 @@ from ostinato.protocols import (
     Scorer,
     Store,
     TaskStream,
+    Timekeeper,
     Trained,
     Trainer,
     WeightChannel,
 )
-from ostinato.rollouts import concatenate
-from ostinato.staleness import admissible_rollouts
+from ostinato.staleness import admissible_rollouts, aged
 from ostinato.stats.replay import ReplayStatistics
 
 GROUP_STREAM, DRAW_STREAM = 1, 2
@@ -57,7 +58,8 @@ class Parts:
 class Loop:
     """State of a run between two events. `consume_once` says that the store is a queue of single use.
 
-    `pace`: how long work takes on the virtual clock; None: mu and T of `config`. `follow_up`: what figures lead to.
+    `awaited`: rollouts that a draw may wait for although a batch is there (`stores.awaited`). `pace`: how long work
+    takes on the virtual clock; None: mu and T of `config`. `follow_up`: what figures lead to.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Loop:
         *,
         seed: int,
         consume_once: bool,
+        awaited: int = 0,
         pace: Pace | None = None,
         follow_up: FollowUp | None = None,
     ) -> None:
@@ -76,7 +79,7 @@ class Loop:
         self.sampling = sampling
         self.parts = parts
         self.seed = seed
-        self.consume_once = consume_once
+        self.consume_once, self._awaited = consume_once, awaited
         self.ledger = Ledger()
         self.statistics = ReplayStatistics()
         self.follow_up = follow_up or FollowUp()
@@ -85,7 +88,7 @@ class Loop:
         self._entered = 0
         self._started: dict[int, tuple[int, ...]] = {}
         self._in_hand: dict[int, Generated] = {}
-        self._loaded: dict[int, int] = {}
+        self._held = HeldWeights()
         self._reissue: list[tuple[int, ...]] = []
         self._fresh_rewards: list[tuple[float, int]] = []
 
@@ -109,11 +112,15 @@ class Loop:
 
         `resumed`: what a checkpoint kept of each generator that was working, or stood before a full queue.
         """
-        resumed = resumed or {}
+        resumed, slots = resumed or {}, self.config.generators * self.config.requests_per_generator
         for rank, kept in resumed.items():
             self._started[rank] = (kept.result if isinstance(kept, InFlight) else kept).groups
-        workers = [self._generator(rank, resumed.get(rank)) for rank in range(1, self.config.generators + 1)]
+        workers = [self._generator(rank, resumed.get(rank)) for rank in range(1, slots + 1)]
         return clock.drive([self._learner(), *workers])
+
+    def reload(self) -> None:
+        """Engines load the newest weights before they generate next, whatever they had."""
+        self._held.forget()
 
     def reissue(self, groups: Sequence[tuple[int, ...]]) -> None:
         """Groups that were in flight when a wall-clock run stopped: they are generated again first."""
@@ -145,7 +152,7 @@ class Loop:
     def _train(self, draws: list[Draw]) -> list[tuple[Trained, float]]:
         start = time.perf_counter()
         trained = self.parts.trainer.step(draws[0])
-        return [(trained, time.perf_counter() - start)]
+        return [(trained, busy_s(self.parts.trainer, time.perf_counter() - start))]
 
     def _train_duration(self, draw: Draw, _: tuple[Trained, float]) -> float:
         return self.pace.train(draw)
@@ -159,7 +166,7 @@ class Loop:
         ledger.busy_train_s += seconds
         if ledger.train_step % self.config.publish_every == 0:
             self.parts.channel.publish(self.parts.trainer.weights(), ledger.train_step)
-        followed = self.follow_up.act(store, draw, trained)
+        followed = self.follow_up.act(store, draw, trained, ledger)
         store.retain(train_step=ledger.train_step)
         if passes:
             self.statistics.record_left(store.departures() * passes)
@@ -174,7 +181,7 @@ class Loop:
             followed,
             self.follow_up.correct_above,
         )
-        return Stepped(ledger.train_step, record, batch_done=passes > 0)
+        return Stepped(ledger.train_step, record, batch_done=passes > 0, train_s=seconds)
 
     def is_spent(self) -> bool:
         """Whether the budget of train steps or compute is used up."""
@@ -207,17 +214,21 @@ class Loop:
         self.ledger.generated += n
         self.ledger.busy_generate_s += done.generate_s
         self.ledger.busy_score_s += done.score_s
+        self.ledger.score_timeouts += done.score_timeouts
+        self.ledger.score_crashes += done.score_crashes
         self._fresh_rewards.append((reward, n))
         self._refuse_starving(n)
-        return Admitted(rank - 1, n, reward, done.groups)
+        tokens = int(done.rollouts.completion_lengths.sum())
+        return Admitted((rank - 1) % self.config.generators, n, reward, done.groups, tokens, done.generate_s)
 
     def _refuse_starving(self, n: int) -> None:
         """Raise `RunError` when rollouts leave as fast as they come while the learner waits: it would wait for ever."""
         self._entered += n
         held, config = len(self.parts.store), self.config
         # What was under way may have arrived too old; nothing else has a reason to leave.
-        late = config.generators * config.group_size * config.groups_per_request
-        if self._learning or self._entered <= held + late + config.batch_size:
+        slots = config.generators * config.requests_per_generator
+        late = slots * config.group_size * config.groups_per_request
+        if self._learning or self._entered <= held + late + config.batch_size + self._awaited:
             return
         if not self.parts.store.can_sample(config.batch_size):
             raise RunError(
@@ -261,21 +272,18 @@ class Loop:
         weights, version = self.parts.channel.latest()
 
         def execute(items: list[list[GroupRequest]]) -> list[Generated]:
-            if self._loaded.get(id(engine)) != version:
-                engine.load(weights, version)
-                self._loaded[id(engine)] = version
+            self._held.bring(engine, weights, version)
             start = time.perf_counter()
             requests = [request for item in items for request in item]
             finished = list(engine.stream(requests))
             generated = time.perf_counter()
             scorer = self.parts.scorer
-            finished = [scored(scorer, group, request) for group, request in zip(finished, requests, strict=True)]
-            shares = (generated - start) / len(items), (time.perf_counter() - generated) / len(items)
-            groups = iter(finished)
-            return [
-                Generated(concatenate([next(groups) for _ in item]), tuple(r.group_id for r in item), *shares)
-                for item in items
-            ]
+            marked = [scored(scorer, group, request) for group, request in zip(finished, requests, strict=True)]
+            # Requests that an engine works on at once share its time.
+            decoding_s = busy_s(engine, generated - start) / self.config.requests_per_generator
+            shares = decoding_s / len(items), (time.perf_counter() - generated) / len(items)
+            groups = iter(marked)
+            return [together([next(groups) for _ in item], [r.group_id for r in item], *shares) for item in items]
 
         return execute
 
@@ -283,14 +291,6 @@ class Loop:
         return self.pace.generate(worker, done.rollouts)
 
 
-def aged(draw: Draw, epoch: int) -> Draw:
-    """The same batch at its next consecutive train step: one step older, used once more."""
-    if epoch == 0:
-        return draw
-    return replace(
-        draw,
-        staleness=draw.staleness + epoch,
-        residence=draw.residence + epoch,
-        uses=draw.uses + epoch,
-        steps_since_last_use=np.ones_like(draw.steps_since_last_use),
-    )
+def busy_s(worker: Generator | Trainer, measured_s: float) -> float:
+    """What the worker itself says that its last work took, else what was measured around it."""
+    return worker.take_busy_s() if isinstance(worker, Timekeeper) else measured_s

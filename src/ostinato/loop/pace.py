@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ostinato.governors.estimates import NOTHING_SPENT
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
 
@@ -34,3 +35,25 @@ class SteadyPace:
     def train(self, draw: Draw) -> float:
         """1 / T, whatever the batch."""
         return 1.0 / self.trainers
+
+
+class MeteredPace:
+    """Another pace, and in `totals` what it has been asked for since the run began: generators' time, and that of
+    `trainers` replicas, each with the rollouts it was spent on."""
+
+    def __init__(self, pace: Pace, trainers: int) -> None:
+        self._pace, self._trainers = pace, trainers
+        self.totals = NOTHING_SPENT
+
+    def generate(self, worker: int, rollouts: Rollouts) -> float:
+        """What the other pace says."""
+        took, spent = self._pace.generate(worker, rollouts), self.totals
+        self.totals = spent._replace(generate_s=spent.generate_s + took, generated=spent.generated + len(rollouts))
+        return took
+
+    def train(self, draw: Draw) -> float:
+        """What the other pace says."""
+        took, spent = self._pace.train(draw), self.totals
+        active = spent.train_s + took * self._trainers
+        self.totals = spent._replace(train_s=active, trained=spent.trained + len(draw))
+        return took

@@ -3,8 +3,12 @@
 <run>/run.json          settings and versions
 <run>/metrics.jsonl     one line a train step and an evaluation
 <run>/statistics.json   histograms of staleness, residence, uses, steps since last use
+<run>/throughput.json   in real time: tokens a second and busy share of each generator and of the trainer
+<run>/faults.jsonl      in real time: what went wrong and was put right, one line each
+<run>/journal/          with buffer.journal: the buffer
 <run>/checkpoints/      the two newest
 <run>/finished.json     written last: counters and measured mu
+<run>/trackers.json     ids of the run in experiment trackers, where it has any
 <run>/.lock             empty; locked while a run is going on
 """
 
@@ -21,8 +25,14 @@ from typing import Any
 from ostinato.errors import CheckpointError, ConfigError, DataError, RunError
 from ostinato.telemetry import JsonlWriter, read_json_object, read_jsonl, remove_unfinished, write_json
 
-FREE_TO_CHANGE = ("loop.compute_units", "loop.train_steps", "checkpoint_every", "arms")
-"""Settings that a resumed run may change."""
+FREE_TO_CHANGE = (
+    *("loop.compute_units", "loop.train_steps", "checkpoint_every", "arms", "runtime", "ray", "tracking"),
+    # Memory and place of the trainer and of vLLM's engine: the same steps, but for rounding.
+    *(f"optimizer.{name}" for name in ("tokens_per_microbatch", "packing", "activation_checkpointing", "fsdp")),
+    *(f"vllm.{name}" for name in ("gpu_memory_utilization", "kv_cache_gib", "max_model_len", "max_num_seqs")),
+    *(f"vllm.{name}" for name in ("tensor_parallel_size", "enforce_eager", "sleep_level")),
+)
+"""Settings that a resumed run may change: how long, where, and with how much memory."""
 
 CHECKPOINT = "step-" + 8 * "[0-9]"
 
@@ -40,7 +50,10 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(f"{error.filename} is a file, expected a run directory; choose another --out") from None
         # The file stays: were it removed, two runs could hold locks on two files of one name.
         self._held = ExitStack()
         lock = self._held.enter_context((path / ".lock").open("ab"))
@@ -85,6 +98,14 @@ class RunDirectory:
         write_json(self.path / "run.json", about)
         (self.path / "finished.json").unlink(missing_ok=True)
 
+    def records_behind(self, keep_bytes: int) -> list[dict[str, Any]]:
+        """Whole metrics lines behind the first `keep_bytes` bytes: what a run did after its last checkpoint.
+
+        Raises `DataError` for a damaged line.
+        """
+        path = self.path / "metrics.jsonl"
+        return read_jsonl(path, skip_bytes=keep_bytes) if path.exists() else []
+
     def prune(self) -> None:
         """Remove all checkpoints but the two newest."""
         for old in checkpoints(self.path)[:-2]:
@@ -98,6 +119,11 @@ class RunDirectory:
 def checkpoints(directory: Path) -> list[Path]:
     """Checkpoints of a run, the newest last."""
     return sorted((directory / "checkpoints").glob(CHECKPOINT))
+
+
+def train_step_of(checkpoint: Path) -> int:
+    """The train step after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def newest_checkpoint(directory: Path) -> Path:

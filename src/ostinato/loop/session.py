@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ostinato.buffer.journal import JournaledBuffer
 from ostinato.config import RunConfig, config_to_dict
 from ostinato.evaluation import evaluate
 from ostinato.governors import reuse_governor
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.checkpoint import Place, load_checkpoint, save_checkpoint
-from ostinato.loop.clock import Clock, InFlight, VirtualClock, WallClock
+from ostinato.loop.clock import Clock, InFlight, TurnClock, VirtualClock, WallClock
 from ostinato.loop.events import Stepped
+from ostinato.loop.faults import FAULTS_FILE, FaultLog
 from ostinato.loop.follow_up import FollowUp
 from ostinato.loop.groups import Generated
 from ostinato.loop.loop import Loop, Parts
+from ostinato.loop.recovery import open_journal, take_up
 from ostinato.loop.run_directory import RunDirectory, checkpoints
-from ostinato.loop.stores import build_store, is_prioritized, written_priority
-from ostinato.protocols import Backend, Generator, Sampling
+from ostinato.loop.sizing import sizing_of
+from ostinato.loop.stores import awaited, build_store, is_prioritized, written_priority
+from ostinato.loop.throughput import Throughput
+from ostinato.loop.turns import Turns
+from ostinato.protocols import Backend, Generator, Interruptible, Sampling, Store
 from ostinato.telemetry import write_json
 
 EVALUATION_STREAM = 3
@@ -33,6 +40,8 @@ class Session:
 
     It holds the directory until `run` ends, or `close` when it is not run. Raises `RunError` when another run is going
     on there, and `ConfigError`, `CheckpointError` or `DataError` when what is there is not this run, whole, to resume.
+    In real time each step's record has throughput and faults too, and the numbers that `meters` gives of the runtime.
+    `store`: an empty one that lies elsewhere, asked for after `backend.trainer()`; None: the recipe's, in this process.
     """
 
     def __init__(
@@ -44,14 +53,20 @@ class Session:
         resume: bool = False,
         observer: Observer = lambda record: None,
         about: Mapping[str, Any] | None = None,
+        faults: FaultLog | None = None,
+        meters: Callable[[], Mapping[str, float]] = dict,
+        store: Callable[[], Store | None] = lambda: None,
     ) -> None:
         self.config, self.backend = config, backend
-        self._observer = observer
+        self._observer, self._meters, self._elsewhere = observer, meters, store
+        self._faults = faults or FaultLog(directory / FAULTS_FILE)
+        self._throughput = Throughput(config.loop.generators)
         self._channel = MemoryChannel()
         self._evaluator = backend.generator()
         self._trainer = backend.trainer()
         self._loop = self._build_loop()
         self._clock: Clock
+        self._turns: Turns | None = None
         self._resumed: dict[int, InFlight | Generated] = {}
         self._next_point = 0
         self._evaluated_step = -1
@@ -68,10 +83,12 @@ class Session:
         if self._finished:
             self.close()
             return True
+        self._throughput.begin()
         try:
             if self._next_point == 0:
                 self._evaluate()
             for event in self._loop.run(self._clock, self._resumed):
+                self._throughput.watch(event)
                 if isinstance(event, Stepped) and self._stepped(event, stop):
                     self._checkpoint()
                     return False
@@ -86,12 +103,15 @@ class Session:
 
     def close(self) -> None:
         """Let go of the directory."""
+        if isinstance(self._loop.parts.store, JournaledBuffer):
+            self._loop.parts.store.close()
         self._files.close()
 
     def _stepped(self, event: Stepped, stop: Callable[[], bool]) -> bool:
         held = {"buffer_correct_fraction": self._loop.parts.store.metrics()["correct_fraction"]}
-        record = {"event": "step", "time_s": self._clock.now, **event.record, **held}
+        record = {"event": "step", "time_s": self._clock.now, **event.record, **held, **self._real_time()}
         self._emit(record | {"train_step": event.train_step})
+        self._tell_change()
         every = self.config.evaluation.every_units
         if every and self._loop.compute >= self._next_point * every:
             self._evaluate()
@@ -105,12 +125,21 @@ class Session:
             self._checkpoint()
         return False
 
+    def _tell_change(self) -> None:
+        sizing = self._loop.follow_up.sizing
+        if sizing and (change := sizing.take_change()):
+            self._emit(
+                {"event": "control", "time_s": self._clock.now, "compute": self._loop.compute, **change.record()}
+            )
+
     def _evaluate(self) -> None:
-        settings, point = self.config.evaluation, self._next_point
+        settings, point, begun = self.config.evaluation, self._next_point, time.monotonic()
         if settings.every_units == 0:
             return
         self._next_point = int(self._loop.compute // settings.every_units) + 1
         self._evaluated_step = self._loop.ledger.train_step
+        if self._turns is not None:  # one engine for both
+            self._turns.lend()
         self._evaluator.load(self._trainer.weights(), self._loop.ledger.train_step)
         length = self.config.sampling.max_new_tokens
         sampled = Sampling(settings.temperature, settings.top_p, 0, length)
@@ -128,12 +157,21 @@ class Session:
             "sampled_accuracy": result.accuracy,
             "pass_at_k": {k: result.pass_at(k) for k in powers_of_two(settings.samples)},
             "greedy_accuracy": None,
+            "unscored": result.unscored,
         }
         if settings.greedy:
             greedy = Sampling(0.0, 1.0, 0, length)
             best = evaluate(self._evaluator, scorer, tasks, sampling=greedy, samples=1, seed=seed)
             record["greedy_accuracy"] = best.accuracy
+            record["unscored"] += best.unscored
+        self._throughput.stood_still(time.monotonic() - begun)
         self._emit(record)
+
+    def _real_time(self) -> dict[str, float]:
+        """What has no place in a run on the virtual clock, which must repeat bit for bit."""
+        if self.config.loop.clock == "virtual":
+            return {}
+        return self._throughput.numbers() | self._faults.counts() | dict(self._meters())
 
     def _emit(self, record: Mapping[str, Any]) -> None:
         self._files.metrics.write(record)
@@ -146,33 +184,63 @@ class Session:
         engines: list[Generator] = (
             [self.backend.concurrent_generator() for _ in range(config.generators)]
             if config.clock == "wall"
-            else [self.backend.generator()]
+            else [self._evaluator if config.clock == "turns" else self.backend.generator()]
         )
         self._channel.publish(self._trainer.weights(), 0)
         sampling = Sampling(**asdict(self.config.sampling))
-        store = build_store(self.config.buffer, config)
+        sizing = sizing_of(self.config)
+        store = self._elsewhere()
+        if store is None:
+            store = build_store(sizing.buffer if sizing else self.config.buffer, config)
         parts = Parts(engines, self.backend.scorer, store, self._trainer, self._channel, self.backend.tasks)
         follow_up = FollowUp(
             correct_above=self.config.buffer.correct_above,
             reuse=reuse_governor(self.config),
             priority=written_priority(self.config.buffer),
             prioritized=is_prioritized(self.config.buffer),
+            sizing=sizing,
         )
-        once = self.config.buffer.kind == "queue"
-        return Loop(config, sampling, parts, seed=self.config.seed, consume_once=once, follow_up=follow_up)
+        return Loop(
+            config,
+            sampling,
+            parts,
+            seed=self.config.seed,
+            consume_once=self.config.buffer.kind == "queue",
+            awaited=awaited(self.config.buffer, config),
+            pace=sizing.pace if sizing else None,
+            follow_up=follow_up,
+        )
 
     def _open(self, resume: bool, about: Mapping[str, Any]) -> None:
         settings = config_to_dict(self.config)
         self._files.claim(settings, resume=resume)
         now, place = 0.0, Place()
-        if kept := checkpoints(self._files.path):
+        kept = checkpoints(self._files.path)
+        if self.config.buffer.journal:
+            parts, newest = self._loop.parts, kept[-1] if kept else None
+            parts.store = open_journal(parts.store, self._files.path / "journal", newest)
+        if kept:
             now, self._resumed, place = load_checkpoint(kept[-1], self._loop, self._channel)
         self._next_point = place.next_point
         if kept and self._loop.is_spent() and (self._files.path / "finished.json").exists():
             self._finished = True  # nothing is left to do, and what is there stays as it is
             return
-        self._clock = VirtualClock(now) if self.config.loop.clock == "virtual" else WallClock(now)
+        if self.config.loop.clock != "virtual":
+            behind = self._files.records_behind(place.metrics_bytes)
+            self._resumed = take_up(self._loop, self._resumed, behind, self._faults)
+        self._clock = self._start_clock(now)
         self._files.begin({"settings": settings, **about}, keep_bytes=place.metrics_bytes)
+
+    def _start_clock(self, now: float) -> Clock:
+        if self.config.loop.clock == "turns":
+            self._turns = Turns(self._loop)
+            return TurnClock(now, enter=self._turns.enter)
+        return VirtualClock(now) if self.config.loop.clock == "virtual" else WallClock(now, leave=self._give_up)
+
+    def _give_up(self) -> None:
+        for engine in self._loop.parts.engines:
+            if isinstance(engine, Interruptible):
+                engine.give_up()
 
     def _checkpoint(self) -> None:
         target = self._files.path / "checkpoints" / f"step-{self._loop.ledger.train_step:08d}"
@@ -180,6 +248,9 @@ class Session:
         save_checkpoint(target, self._loop, self._channel, self._clock, place)
         summary = {**self._loop.statistics.summary(), **self._loop.follow_up.summary()}
         write_json(self._files.path / "statistics.json", summary)
+        if self.config.loop.clock != "virtual":
+            efforts = self._throughput.summary(self._loop.ledger, self.config.loop.batch_size)
+            write_json(self._files.path / "throughput.json", efforts | {"runtime": dict(self._meters())})
         self._files.prune()
 
     def _finish(self) -> None:

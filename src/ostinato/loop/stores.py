@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ostinato.buffer import (
     Epoch,
     Exponential,
     FreshAnchored,
+    Limiter,
     MaxStaleness,
     MinSize,
     NeverUsedFirst,
@@ -16,12 +18,15 @@ from ostinato.buffer import (
     ReplayBuffer,
     Retention,
     Sampler,
+    SamplesPerInsert,
     ShardedBuffer,
     Uniform,
     no_buffer,
 )
 from ostinato.buffer.sampling import Indexed
 from ostinato.config import BufferConfig, LoopConfig
+from ostinato.config.bounds import least_ratio, narrowest_band, oldest_kept, shard_count, share_of_request
+from ostinato.errors import ConfigError
 from ostinato.loop.priorities import COLUMNS
 from ostinato.protocols import Store
 
@@ -42,14 +47,13 @@ class Scheme:
     beta: float = 0.0
     tau: float | None = None
     written: bool = False
-    max_staleness: int | None = None
 
 
 SCHEMES = {
     "prioritized": Scheme(),
     "per": Scheme(beta=0.4, written=True),
     "freshness_per": Scheme("reward", tau=500.0),
-    "advantage_prioritized": Scheme(exponent=0.5, max_staleness=10),
+    "advantage_prioritized": Scheme(exponent=0.5),
 }
 
 
@@ -79,19 +83,25 @@ def settle_sums(store: Store) -> None:
 
 
 def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
-    """The buffer, its T shards, or the queue that a recipe asks for."""
+    """The buffer, its T shards, or the queue that a recipe asks for.
+
+    Raises `ConfigError` for a capacity or samples per insert that is still `auto`: see `governors.control`.
+    """
+    capacity = buffer.capacity
+    if isinstance(capacity, str):
+        raise ConfigError(f"buffer.capacity = {capacity} needs a run that measures; give a number")
     if buffer.kind == "queue":
-        queue = no_buffer(buffer.capacity, order=buffer.order, max_staleness=loop.max_staleness)
+        queue = no_buffer(capacity, order=buffer.order, max_staleness=loop.max_staleness)
         queue.statistics.correct_above = buffer.correct_above
         return queue
-    count = loop.trainers if loop.shards else 1
+    count = shard_count(loop)
     shards = [
         ReplayBuffer(
-            buffer.capacity // count,
+            capacity // count,
             capacity_bytes=None if buffer.capacity_bytes is None else buffer.capacity_bytes // count,
             sampler=_sampler(buffer),
             retention=_retention(buffer, loop),
-            limiter=MinSize(buffer.min_size // count),
+            limiter=limiter_of(buffer, loop),
             first_id=index,
             id_stride=count,
         )
@@ -100,6 +110,29 @@ def build_store(buffer: BufferConfig, loop: LoopConfig) -> Store:
     for shard in shards:
         shard.statistics.correct_above = buffer.correct_above
     return ShardedBuffer(shards) if loop.shards else shards[0]
+
+
+def limiter_of(buffer: BufferConfig, loop: LoopConfig) -> Limiter:
+    """Who must wait, of the buffer or of each shard."""
+    count, ratio, band = shard_count(loop), buffer.samples_per_insert, buffer.error_buffer
+    if ratio is None:
+        return MinSize(buffer.min_size // count)
+    if isinstance(ratio, str):
+        raise ConfigError(f"buffer.samples_per_insert = {ratio} needs a run that measures; give a number")
+    return SamplesPerInsert(
+        ratio,
+        min_size=buffer.min_size // count,
+        # Checked for the whole buffer: a share may lie a rounding error below its own bound.
+        error_buffer=None if band is None else max(band / count, narrowest_band(loop, ratio) / count),
+        batch_size=loop.batch_size // count,
+        group_size=share_of_request(loop),
+    )
+
+
+def awaited(buffer: BufferConfig, loop: LoopConfig) -> int:
+    """Rollouts that a draw may wait for although a batch is there: those that pay for it, and one request."""
+    ratio = least_ratio(buffer)
+    return 0 if ratio is None else math.ceil(loop.batch_size / ratio) + shard_count(loop) * share_of_request(loop)
 
 
 def _sampler(buffer: BufferConfig) -> Sampler:
@@ -128,8 +161,6 @@ def _prioritized(buffer: BufferConfig, scheme: Scheme) -> Sampler:
 
 
 def _retention(buffer: BufferConfig, loop: LoopConfig) -> list[Retention]:
-    bound = loop.max_staleness
-    if bound is None and buffer.sampler in SCHEMES:
-        bound = SCHEMES[buffer.sampler].max_staleness
+    bound = oldest_kept(loop, buffer)
     rules: list[Retention] = [] if bound is None else [MaxStaleness(bound)]
     return [*rules, PositiveBias(buffer.positive_bias, buffer.correct_above)] if buffer.positive_bias else rules

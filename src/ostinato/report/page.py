@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.errors import DataError, MissingExtraError, OstinatoError
+from ostinato.loop.faults import FAULTS_FILE, fault_counts
+from ostinato.report.control import changes_of, control_curves, is_controlled
 from ostinato.report.plots import HISTOGRAMS, accuracy_against_compute, replay_histograms, run_curves
 from ostinato.telemetry import read_json_object, read_jsonl, write_atomic
 from ostinato.theory import measured_mu
@@ -60,6 +62,9 @@ def _single_run(run_dir: Path) -> dict[str, Any]:
     return {
         "title": run_dir.resolve().name,
         "facts": _facts(_metrics(run_dir)),
+        "throughput": _throughput(run_dir),
+        "faults": fault_counts(run_dir / FAULTS_FILE),
+        "changes": changes_of(_metrics(run_dir)),
         "figures": _run_figures(run_dir, {"run": run_dir}),
         **_about(about),
     }
@@ -77,6 +82,11 @@ def _run_figures(run_dir: Path, runs: Mapping[str, Path]) -> list[dict[str, str]
     if metrics:
         run_curves(metrics, run_dir / "curves.png")
         figures.append(_figure(run_dir / "curves.png", f"The run step by step{seed}. Greedy accuracy is dashed."))
+    controlled = {label: records for label, records in metrics.items() if is_controlled(records)}
+    if controlled:
+        control_curves(controlled, run_dir / "control.png")
+        caption = f"What was kept at its optimum{seed}, and the estimates behind it. Gray: where the optimum was."
+        figures.append(_figure(run_dir / "control.png", caption))
     statistics = {k: kept for k, path in runs.items() if (kept := _statistics(path))}
     if statistics:
         replay_histograms(statistics, run_dir / "replay.png")
@@ -91,8 +101,22 @@ def _facts(records: list[dict[str, Any]]) -> dict[str, float]:
         last |= {key: value for key, value in record.items() if value is not None}
     names = ("train_step", "compute", "generated", "trained", "sampled_accuracy", "greedy_accuracy", "reward")
     facts = {name.replace("_", " "): last[name] for name in names if name in last}
+    for name in ("score_timeouts", "score_crashes"):
+        if last.get(name):
+            facts[name.replace("_", " ")] = last[name]
     spent = [last.get(name, 0) for name in ("busy_generate_s", "generated", "busy_train_s", "trained")]
     return facts | ({"measured mu": measured_mu(*spent)} if min(spent) > 0 else {})
+
+
+def _throughput(run_dir: Path) -> dict[str, Any]:
+    """Rates of each worker by its name, and the run's other numbers; empty for a run on the virtual clock."""
+    path = run_dir / "throughput.json"
+    if not path.is_file():
+        return {}
+    found = read_json_object(path, required=("generators", "trainer", "runtime", "mu_measured", "gamma_measured"))
+    workers = {f"generator {i}": rates for i, rates in enumerate(found["generators"])} | {"trainer": found["trainer"]}
+    rest = {"measured mu": found["mu_measured"], "measured gamma": found["gamma_measured"], **found["runtime"]}
+    return {"workers": workers, "rest": rest}
 
 
 def _figure(path: Path, caption: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ostinato.loop.clock import VirtualClock
 from ostinato.loop.events import Admitted, Stepped
 from ostinato.loop.loop import Loop, Parts
 from ostinato.loop.pace import SteadyPace
-from ostinato.loop.stores import build_store
+from ostinato.loop.stores import awaited, build_store
 from ostinato.protocols import Sampling
 from ostinato.setting_checks import check_share, check_whole
 from ostinato.simulation.backend import ChanceScorer, IdleGenerator, IdleTrainer, OneTask
@@ -113,7 +113,8 @@ def build(simulation: Simulation) -> tuple[Loop, VirtualClock]:
         now=lambda: clock.now,
     )
     queue = simulation.buffer.kind == "queue"
-    return Loop(config, Sampling(), parts, seed=simulation.seed, consume_once=queue, pace=pace), clock
+    waits = awaited(simulation.buffer, config)
+    return Loop(config, Sampling(), parts, seed=simulation.seed, consume_once=queue, awaited=waits, pace=pace), clock
 
 
 def _finite(summary: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ostinato.theory.fit import (
     estimate_mu,
     fit_exponent,
 )
+from ostinato.theory.one_dial import best_horizon, best_uses_at
 from ostinato.theory.optimum import Optimum, minimize, optimum
 from ostinato.theory.plan import Plan, best_split_without_buffer, make_plan, rho_grid, safest_rho
 from ostinato.theory.planner import Design, Limits, held_time_ratio, split_designs, turn_designs
@@ -29,7 +30,9 @@ __all__ = [
     "Problem",
     "VarianceLaw",
     "Workload",
+    "best_horizon",
     "best_split_without_buffer",
+    "best_uses_at",
     "compute_ratio",
     "compute_units",
     "estimate_correlation_limit",

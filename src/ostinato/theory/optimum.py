@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ostinato.errors import ConfigError
-from ostinato.theory.variance import PowerLaw
+from ostinato.theory.variance import Floats, PowerLaw
 from ostinato.theory.workload import Workload
 
 Boundary = Literal["", "on_policy", "whole_buffer", "keep_everything", "end_of_data"]
@@ -58,18 +59,22 @@ def minimize(workload: Workload, *, longest: float | None = None) -> Optimum:
     longest = workload.variance.longest if longest is None else longest
     if not 1 <= longest < math.inf:
         raise ConfigError(f"the search needs a longest staleness horizon of at least 1 train step, got {longest}")
-    low, high = 0.0, math.log(longest)
+    best = least_at(lambda xs: workload.objective(xs, workload.best_uses(xs)), 1.0, longest)
+    return _at(workload, best, longest)
+
+
+def least_at(charge: Callable[[Floats], Floats], least: float, most: float) -> float:
+    """Where `charge`, asked for (n,) values at once, is least between `least` > 0 and `most`; see `minimize`."""
+    low, high = math.log(least), math.log(most)
     points = 4000
     while True:
         logs = np.linspace(low, high, points)
-        xs = np.minimum(np.exp(logs), longest)
-        values = workload.objective(xs, workload.best_uses(xs))
-        best = int(np.argmin(values))
+        xs = np.clip(np.exp(logs), least, most)
+        best = int(np.argmin(charge(xs)))
         if high - low < 1e-12:
-            break
+            return float(xs[best])
         low, high = float(logs[max(best - 1, 0)]), float(logs[min(best + 1, points - 1)])
         points = 40
-    return _at(workload, float(xs[best]), longest)
 
 
 def _power_law(workload: Workload, alpha: float) -> Optimum:

@@ -67,10 +67,12 @@ def make_plan(
     """The plan for `gpus` that are split, or that generate and train `in_turns`.
 
     `without_buffer`: the split to compare with, the best of these GPUs where None. Raises `ConfigError` when no design
-    can keep the limits.
+    can keep the limits, and for shards in turns.
     """
     if gpus < 1:
         raise ConfigError(f"gpus must be at least 1, got {gpus}")
+    if in_turns and limits.sharded:
+        raise ConfigError("GPUs in turns are one trainer with one buffer: sharded must be False")
     designs = turn_designs(workload, limits) if in_turns else split_designs(workload, gpus, limits)
     if not designs:
         raise ConfigError(f"no design holds a batch of {limits.batch_size} within the ages and memory that there are")

@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 MOST_ALPHA = 10.0
 """From 1/2 on nothing should be kept, so a larger exponent changes no plan; its powers overflow."""
 
+ASSUMED_ALPHA = 0.1
+"""The exponent where nothing was measured, an assumption."""
+
 MOST_AGE = 1e9
 """Train steps: the oldest age that a measurement may name."""
 
