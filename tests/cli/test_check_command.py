@@ -122,10 +122,6 @@ def test_sizes_that_are_auto_are_told_as_they_begin(capsys) -> None:
         (["--loop.max_staleness", "3"], "removes what buffer.capacity 1020 would keep for 54 train steps"),
         (["--loop.clock", "wall"], "trains in one process: loop.trainers 3 counts in nothing but"),
         (["--loop.clock", "wall", "--checkpoint_every", "0"], "a run in real time that is killed begins anew"),
-        (
-            ["--loop.clock", "wall", "--generator", "vllm", "--vllm.max_model_len", "12"],
-            "max_model_len 12 leaves no room for a prompt beside sampling.max_new_tokens 12",
-        ),
     ],
 )
 def test_what_is_hardly_meant_is_said(capsys, words: list[str], warning: str) -> None:

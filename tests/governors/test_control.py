@@ -182,7 +182,7 @@ def test_control_when_stopped_and_restored_goes_on_alike() -> None:
         ({"dials": {"capacity": 99, "samples_per_insert": None}}, "expected values within"),
         ({"dials": {"capacity": 99, "samples_per_insert": 33.0}}, "expected values within"),
         ({"dials": {"size": 9}}, "cannot be used"),
-        ({"totals": [1.0]}, "cannot be used"),
+        ({"totals": [1.0]}, "counters of what was spent cannot be read"),
         ({"window": [[1.0, 2.0]]}, "needs rows of 70 finite numbers"),
         ({"window": [[math.nan] * 70]}, "needs rows of 70 finite numbers"),
     ],

@@ -94,6 +94,14 @@ def test_run_when_stopped_twice_equals_the_uninterrupted_one(toy, run_toy, arm) 
     assert outcome(directory) == whole
 
 
+def test_run_when_stopped_at_its_last_step_is_not_evaluated_twice(toy, run_toy) -> None:
+    config = toy(loop={"train_steps": 6}, evaluation={"every_units": 0.1, "samples": 4})
+    whole = outcome(run_toy(config))
+    directory = run_toy(config, stop_at=6)
+    run_toy(config, directory=directory, resume=True)
+    assert outcome(directory) == whole
+
+
 def test_run_when_killed_between_checkpoints_goes_back_and_repeats(toy, run_toy) -> None:
     config = toy(loop={"train_steps": 30}, checkpoint_every=8)
     whole = outcome(run_toy(config), 30)

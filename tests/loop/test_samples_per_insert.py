@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostinato.backends.toy import ToyBackend
@@ -153,6 +153,7 @@ def test_settings_when_made_in_python_are_refused_too() -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(1, 1, 1, 3, 5.952152128790912, True, 1, 0, 1.0, 1.0)  # 3 y / 3 is not y
 @given(
     st.integers(1, 6),
     st.integers(1, 9),

@@ -12,7 +12,7 @@ from ostinato.config import RunConfig
 def warnings_of(facts: Facts) -> list[str]:
     """One line each, with what to change."""
     config = facts.config
-    found = [*_packages(config), *_replay(facts), *_placement(config), *_lengths(config)]
+    found = [*_packages(config), *_replay(facts), *_placement(config), *_scoring(config)]
     return found + (list(_memory(config, facts.memory)) if facts.memory else [])
 
 
@@ -59,10 +59,7 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "checkpoint_every 0: a run in real time that is killed begins anew"
 
 
-def _lengths(config: RunConfig) -> Iterator[str]:
-    longest, new = config.vllm.max_model_len, config.sampling.max_new_tokens
-    if config.generator == "vllm" and longest is not None and longest <= new:
-        yield f"vllm.max_model_len {longest} leaves no room for a prompt beside sampling.max_new_tokens {new}"
+def _scoring(config: RunConfig) -> Iterator[str]:
     task = config.task
     if task.scorer and task.score_workers == 0:
         yield "task.score_workers 0: a scorer of your own that hangs would stop the run"

@@ -33,10 +33,12 @@ FLIGHT_FIELDS = tuple(item.name for item in fields(Generated) if item.name != "r
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the session stood: its next evaluation point, and the bytes of metrics written."""
+    """Where the session stood: its next evaluation point, the bytes of metrics written, and the train step of its last
+    evaluation, -1: none."""
 
     next_point: int = 0
     metrics_bytes: int = 0
+    evaluated_step: int = -1
 
 
 def save_checkpoint(directory: Path, loop: Loop, channel: MemoryChannel, clock: Clock, place: Place) -> None:

@@ -221,7 +221,7 @@ class Session:
             parts.store = open_journal(parts.store, self._files.path / "journal", newest)
         if kept:
             now, self._resumed, place = load_checkpoint(kept[-1], self._loop, self._channel)
-        self._next_point = place.next_point
+        self._next_point, self._evaluated_step = place.next_point, place.evaluated_step
         if kept and self._loop.is_spent() and (self._files.path / "finished.json").exists():
             self._finished = True  # nothing is left to do, and what is there stays as it is
             return
@@ -244,7 +244,7 @@ class Session:
 
     def _checkpoint(self) -> None:
         target = self._files.path / "checkpoints" / f"step-{self._loop.ledger.train_step:08d}"
-        place = Place(self._next_point, self._files.metrics.position)
+        place = Place(self._next_point, self._files.metrics.position, self._evaluated_step)
         save_checkpoint(target, self._loop, self._channel, self._clock, place)
         summary = {**self._loop.statistics.summary(), **self._loop.follow_up.summary()}
         write_json(self._files.path / "statistics.json", summary)

@@ -25,7 +25,7 @@ from ostinato.buffer import (
 )
 from ostinato.buffer.sampling import Indexed
 from ostinato.config import BufferConfig, LoopConfig
-from ostinato.config.bounds import least_ratio, narrowest_band, oldest_kept, shard_count, share_of_request
+from ostinato.config.bounds import least_ratio, oldest_kept, shard_count, share_of_request
 from ostinato.errors import ConfigError
 from ostinato.loop.priorities import COLUMNS
 from ostinato.protocols import Store
@@ -123,7 +123,9 @@ def limiter_of(buffer: BufferConfig, loop: LoopConfig) -> Limiter:
         ratio,
         min_size=buffer.min_size // count,
         # Checked for the whole buffer: a share may lie a rounding error below its own bound.
-        error_buffer=None if band is None else max(band / count, narrowest_band(loop, ratio) / count),
+        error_buffer=None
+        if band is None
+        else max(band / count, loop.batch_size / count, ratio * share_of_request(loop)),
         batch_size=loop.batch_size // count,
         group_size=share_of_request(loop),
     )
