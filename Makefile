@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: env demo test bench bench-buffer bench-logprobs bench-trl smollm2 clean
+.PHONY: env demo test bench bench-buffer bench-logprobs bench-trl bench-trl-replay smollm2 clean
 
 env: $(STAMP)
 
@@ -35,6 +35,9 @@ bench-logprobs: .venv-bench/.ready
 
 bench-trl: .venv-bench/.ready
 	.venv-bench/bin/python benchmarks/trl_throughput.py
+
+bench-trl-replay: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/trl_replay.py --seeds 0 1 2 3 4
 
 .venv-bench/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench

@@ -1,6 +1,6 @@
 """Wall time to plain TRL's final accuracy: `ReplayGRPOTrainer` beside `GRPOTrainer` and its `num_iterations`.
 
-    python benchmarks/trl_replay.py [--steps 240] [--seeds 0 1 2] [--uses 3] [--capacity 720] [--json FILE]
+    python benchmarks/trl_replay.py [--seeds 0 1 2 3 4] [--uses 3] [--capacity 720] [--threads 2] [--json FILE]
 
 Sorting ten digits, the policy and settings of recipes/demo.toml. Evaluations are not timed. Reports and judges nothing.
 """
@@ -79,13 +79,13 @@ def main() -> None:
         REPLAY: (partial(ReplayGRPOTrainer, replay=replay), {}),
         ITERATIONS: (trl.GRPOTrainer, {"num_iterations": arguments.uses}),
     }
-    backend = open_backend(_config(arguments.steps, 0))
+    backend = open_backend(_config(arguments, 0))
     curves: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     with tempfile.TemporaryDirectory() as directory:
         backend.trainer().save(Path(directory))
         for seed in arguments.seeds:
             for name, (trainer_of, changes) in arms.items():  # in turn, so that what slows the machine meets all
-                config = _config(arguments.steps, seed)
+                config = _config(arguments, seed)
                 curve = Accuracy(backend, config, arguments.every)
                 settings = {**GENERATION, **changes}
                 trace = run_trl(config, backend, Path(directory) / "model", settings, trainer_of, [curve])
@@ -121,13 +121,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--uses", type=int, default=3, help="uses per rollout, of replay and as num_iterations")
     parser.add_argument("--capacity", type=int, default=720, help="rollouts kept")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of torch")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args()
 
 
-def _config(steps: int, seed: int) -> RunConfig:
-    tree = merge(recipe_tree(RECIPE), {"seed": seed, "loop": {"train_steps": steps, "compute_units": 0.0}})
-    return config_from_dict(tree)
+def _config(arguments: argparse.Namespace, seed: int) -> RunConfig:
+    changes = {
+        "seed": seed,
+        "threads": arguments.threads,
+        "loop": {"train_steps": arguments.steps, "compute_units": 0.0},
+    }
+    return config_from_dict(merge(recipe_tree(RECIPE), changes))
 
 
 def times_to_final(runs: Sequence[Mapping[str, Any]], plain: Sequence[Mapping[str, Any]]) -> list[float | None]:

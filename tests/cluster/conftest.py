@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 import test_cluster_faults
-import watched
+import watched_actors
 from ray import cloudpickle
 
 from ostinato.backends.toy import ToyBackend
@@ -41,7 +41,7 @@ def recipe(**sections: Any) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    for module in (watched, test_cluster_faults):
+    for module in (watched_actors, test_cluster_faults):
         cloudpickle.register_pickle_by_value(module)
     connect(recipe(loop={"generators": 6, "trainers": 2}))
     yield

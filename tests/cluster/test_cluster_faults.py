@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from watched import StickyBackend, WatchedBackend
+from watched_actors import StickyBackend, WatchedBackend
 
 from ostinato.cli.runtime import Runtime
 from ostinato.cluster.actors import Makers
