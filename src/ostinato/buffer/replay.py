@@ -62,7 +62,8 @@ class ReplayBuffer(Keeper):
         """`add` of one rollout that comes alone, given as in `Rollouts.from_rows`: rows (L,), and single values.
 
         Returns its rollout id, -1 where admission refused. With arrays of the stored dtypes, and `prompt_length` and
-        `prompt_id` among the columns, it takes half the time of making `Rollouts` first; a whole group, a tenth.
+        `prompt_id` among the columns, it takes half the time of making `Rollouts` first. Groups cost
+        less a rollout.
         """
         rollouts = self._single.of(tokens, loss_mask, behavior_logprobs, columns)
         given = None if priority is None else [priority]
