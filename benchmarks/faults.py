@@ -17,9 +17,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from ostinato.loop.faults import FAULTS_FILE, fault_counts
 from ostinato.telemetry import read_json_object, read_jsonl
@@ -33,7 +35,7 @@ loop = { clock = "wall", generators = 2, trainers = 1, batch_size = 8, group_siz
 buffer = { capacity = 4096, journal = true }
 evaluation.every_units = 0.0
 """
-NAMES = {"generator": b"ray::GeneratorActor", "trainer": b"ray::TrainerActor"}
+NAMES = {"generator": "ray::GeneratorActor", "trainer": "ray::TrainerActor"}
 NOTICED = {"generator": "generator_died", "trainer": "state_lost"}
 KINDS = (*NAMES, "driver")
 PATIENCE_S = 600.0
@@ -75,7 +77,7 @@ class Run:
         assert self.process is not None
         if kind == "driver":
             return [self.process.pid]
-        return [pid for pid in descendants(self.process.pid) if command_of(pid).startswith(NAMES[kind])]
+        return [pid for pid, title in titles_below(self.process.pid).items() if title.startswith(NAMES[kind])]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds. Ends this program when the driver ends first, or after `PATIENCE_S`."""
@@ -88,27 +90,14 @@ class Run:
             time.sleep(0.05)
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes below `pid`."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # gone meanwhile
-    found, new = [], [pid]
-    while new:
-        new = [child for child, parent in parents.items() if parent in new]
-        found += new
-    return found
-
-
-def command_of(pid: int) -> bytes:
-    """Its command line, empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def titles_below(pid: int) -> dict[int, str]:
+    """What the processes below `pid` call themselves."""
+    titles: dict[int, str] = {}
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                titles[process.pid] = " ".join(process.cmdline())
+    return titles
 
 
 def kill_one(run: Run, kind: str, rng: np.random.Generator, spread_s: float) -> None:

@@ -9,10 +9,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from ostinato.buffer import ReplayBuffer
@@ -46,31 +47,21 @@ object_store_bytes = 134217728
 """
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes below `pid`, from /proc."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # gone meanwhile
-    found, new = [], [pid]
-    while new:
-        new = [child for child, parent in parents.items() if parent in new]
-        found += new
-    return found
-
-
-def is_alive(pid: int) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
-def actors_below(pid: int) -> list[int]:
-    names = {one: Path(f"/proc/{one}/cmdline") for one in descendants(pid)}
-    return [one for one, path in names.items() if path.exists() and path.read_bytes().startswith(b"ray::")]
+def actors_here() -> set[psutil.Process]:
+    """Actors of the Ray that this process has started."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::"):
+                found.add(process)
+    return found
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -124,19 +115,18 @@ def groups_of(rollouts: Any) -> dict[int, bytes]:
 def test_driver_when_killed_twice_goes_on_and_loses_nothing_acknowledged(cluster, tmp_path) -> None:
     directory = tmp_path / "run"
     with training(directory) as process:  # a Ray of its own
-        kill_at_pids: list[int] = []
         until(lambda: (directory / "metrics.jsonl").exists() or process.poll() is not None, "the first train step")
-        kill_at_pids += descendants(process.pid)
+        below = psutil.Process(process.pid).children(recursive=True)
         kill_at(process, directory, 20)
-    until(lambda: not any(map(is_alive, kill_at_pids)), "the processes of a dead driver to end")
+    until(lambda: not any(map(is_alive, below)), "the processes of a dead driver to end")
     first, _ = acknowledged(directory)
 
     address = ray.get_runtime_context().gcs_address
-    before = set(actors_below(os.getpid()))
+    before = actors_here()
     there = ("--ray.address", address, "--ray.object_store_bytes", "none")
     with training(directory, *there, "--resume") as process:  # a cluster that is there
         kill_at(process, directory, 50)
-    until(lambda: set(actors_below(os.getpid())) <= before, "the actors of a dead driver to end")
+    until(lambda: actors_here() <= before, "the actors of a dead driver to end")
     second, _ = acknowledged(directory)
 
     with training(directory, *there, "--resume") as process:

@@ -130,13 +130,11 @@ class VirtualClock:
                 heapq.heappush(self._heap, (self._now + work.duration(result), rank, result))
 
 
-class WallClock:
-    """Real time: every work item runs in a thread of its own. `leave` is called when the drive ends or is closed while
-    work is under way, which is waited for then; its results go nowhere."""
+class _RealTime:
+    """What the clocks of real time share."""
 
-    def __init__(self, now: float = 0.0, *, leave: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, now: float) -> None:
         self._start = time.monotonic() - now
-        self._leave = leave
 
     @property
     def now(self) -> float:
@@ -144,8 +142,17 @@ class WallClock:
         return time.monotonic() - self._start
 
     def in_flight(self) -> Mapping[int, InFlight]:
-        """Nothing: unfinished work is done again after a restart."""
+        """Nothing: what was under way is done again after a restart."""
         return {}
+
+
+class WallClock(_RealTime):
+    """Real time: every work item runs in a thread of its own. `leave` is called when the drive ends or is closed while
+    work is under way, which is waited for then; its results go nowhere."""
+
+    def __init__(self, now: float = 0.0, *, leave: Callable[[], None] = lambda: None) -> None:
+        super().__init__(now)
+        self._leave = leave
 
     def drive(self, processes: Sequence[Process]) -> Iterator[Event]:
         """Run until the first process returns. An error in a thread is raised here."""
@@ -175,21 +182,12 @@ class WallClock:
                 stage.deliver(rank, finished.result()[0])
 
 
-class TurnClock:
+class TurnClock(_RealTime):
     """Real time, one work at a time in this thread. `enter` is told before each whether the first process works."""
 
     def __init__(self, now: float = 0.0, *, enter: Callable[[bool], None] = lambda first: None) -> None:
-        self._start = time.monotonic() - now
+        super().__init__(now)
         self._enter = enter
-
-    @property
-    def now(self) -> float:
-        """Real seconds since the run began, interruptions left out."""
-        return time.monotonic() - self._start
-
-    def in_flight(self) -> Mapping[int, InFlight]:
-        """Nothing: while anybody looks, nobody works."""
-        return {}
 
     def drive(self, processes: Sequence[Process]) -> Iterator[Event]:
         """Run until the first process returns. Raises `RunError` when all wait for each other."""

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("trl")
 
 from ostinato.buffer import SamplesPerInsert
 from ostinato.errors import CheckpointError, ConfigError, DataError, RunError
+from ostinato.integrations.trl import async_worker
 from ostinato.integrations.trl.async_samples import rollouts_of, sample_of
 from ostinato.integrations.trl.async_worker import ReplayRolloutWorker, add_replay
 
@@ -250,6 +252,19 @@ def test_worker_when_it_has_died_is_named_before_the_next_draw_though_rollouts_a
     assert failure.value.__cause__ is inner.broken
     worker.stop()
     assert (inner.started, inner.stopped) == (1, 1)
+
+
+def test_stop_when_the_worker_inside_never_comes_back_leaves_it_alone(monkeypatch):
+    inner, released = FakeWorker(), threading.Event()
+    monkeypatch.setattr(inner, "stop", released.wait)
+    monkeypatch.setattr(async_worker, "STOP_DEAD_S", 0.05)  # of a dead worker; others have a minute
+    worker = ReplayRolloutWorker(inner, args(), capacity=16)
+    inner.broken = RuntimeError("the process is gone")
+    with pytest.raises(RunError, match="the process is gone"):
+        worker.check_health(1.0)
+    with pytest.warns(UserWarning, match=r"did not stop within 0\.05 s"):
+        worker.stop()
+    released.set()
 
 
 def test_metrics_when_read_are_those_of_the_queue_and_then_those_of_the_worker():
