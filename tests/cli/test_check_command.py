@@ -185,3 +185,16 @@ def test_a_gpu_of_no_size_is_refused(capsys, size: str) -> None:
         main(["check", "recipes/demo.toml", "--gpu-gib", size])
     assert ended.value.code == 2
     assert "expected GiB above 0" in capsys.readouterr().err
+
+
+def test_a_hub_model_whose_download_was_broken_off_is_still_to_be_fetched(capsys, monkeypatch, tmp_path) -> None:
+    snapshot = tmp_path / "hub" / "models--a--b" / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot / "model.safetensors").symlink_to(tmp_path / "a blob that never came")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    found = checked(capsys, "recipes/demo.toml", "--model.path", "a/b")
+    assert found["downloads"] == ["model: a/b from the hub"]
+    (tmp_path / "a blob that never came").touch()
+    assert checked(capsys, "recipes/demo.toml", "--model.path", "a/b")["downloads"] == []

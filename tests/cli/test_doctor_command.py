@@ -143,7 +143,7 @@ def test_every_recipe_can_be_probed_with_a_plain_loss(path) -> None:
 def test_a_model_that_is_not_here_is_not_fetched(capsys) -> None:
     code, topics = asked(capsys, "recipes/demo.toml", "--model.path", "somebody/something")
     assert code == 0
-    assert topics["download"]["text"] == "not on this machine: model: somebody/something from the hub"
+    assert topics["download"]["text"] == "a run would fetch model: somebody/something from the hub"
     assert topics["parity"]["level"] == "WARNING" and "not on this machine" in topics["parity"]["text"]
 
 

@@ -104,7 +104,11 @@ def test_samples_per_insert_when_auto_in_the_loop_are_the_best_of_the_capacity(t
         best = best_uses_at(Workload(mu, RHO, PowerLaw(alpha)), 5.0)
         assert steps[-1]["samples_per_insert"] == pytest.approx(best, rel=0.2)
     else:
-        assert 0 < mu < 1e3 and all(0 < c["mu_low"] <= c["mu"] <= c["mu_high"] for c in changes)
+        looks = [step for step in steps if "control.target_samples_per_insert" in step]
+        assert looks and all(0 < c["mu_low"] <= c["mu"] <= c["mu_high"] for c in changes)
+        for step in looks:
+            best = best_uses_at(Workload(step["control.mu"], RHO, PowerLaw(step["control.alpha"])), 5.0)
+            assert step["control.target_samples_per_insert"] == pytest.approx(min(max(best, 1.0), 32.0))
     ledger = session._loop.ledger
     assert 1 <= ledger.trained / ledger.generated <= 32
     limiter = session._loop.parts.store.limiter
@@ -133,7 +137,7 @@ def test_run_when_nothing_is_auto_says_nothing_of_a_control(toy, run_toy) -> Non
 
 
 def test_auto_run_when_it_changes_nothing_is_the_fixed_run(toy, run_toy) -> None:
-    """The starting capacity, written as a number, with a hysteresis that holds everything: the same train steps."""
+    """The starting capacity, written as a number, looked at less often than the run is long: the same train steps."""
     auto = toy(loop={"train_steps": 50}, buffer={"capacity": "auto"}, control={"every": 1000})
     start = sizing_of(auto).buffer.capacity
     fixed = toy(loop={"train_steps": 50}, buffer={"capacity": start})

@@ -84,9 +84,9 @@ def _model(facts: Facts) -> Iterator[str]:
 
 def _loop(facts: Facts) -> Iterator[str]:
     config, pace = facts.config, facts.pace
-    loop = config.loop
+    loop, engine = config.loop, config.generator if facts.model else "toy"
     yield (
-        f"Split      {loop.generators} generators ({config.generator}), {loop.trainers} trainers, runtime"
+        f"Split      {loop.generators} generators ({engine}), {loop.trainers} trainers, runtime"
         f" {config.runtime}, clock {loop.clock}; batches of {loop.batch_size}, groups of {loop.group_size}"
     )
     yield (

@@ -14,6 +14,9 @@ from ostinato.config import RunConfig
 from ostinato.errors import ConfigError
 from ostinato.theory.sizes import ModelSizes
 
+WEIGHTS = ("*.safetensors", "*.bin")
+"""Names of the files that hold a model's weights."""
+
 KNOWN = {
     "Qwen/Qwen3-0.6B": ModelSizes(1024, 3072, 28, 16, 8, 128, 151936, tied=True, qk_norm=True),
     "Qwen/Qwen3-8B": ModelSizes(4096, 12288, 36, 32, 8, 128, 151936, tied=False, qk_norm=True),
@@ -96,8 +99,10 @@ def _sizes(settings: Mapping[str, Any]) -> ModelSizes | None:
 
 
 def _in_hub_cache(name: str) -> Path | None:
-    """The snapshot of a hub model that is on this machine, where its client keeps them."""
+    """The newest whole snapshot of a hub model that is on this machine, where its client keeps them."""
     home = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
     snapshots = Path(home).expanduser() / f"models--{name.replace('/', '--')}" / "snapshots"
     found = sorted(snapshots.glob("*/config.json"), key=lambda file: file.stat().st_mtime)
-    return found[-1].parent if found else None
+    # A download that was broken off has its settings, and links to weights that are not there.
+    whole = [file.parent for file in found if any(w.exists() for kind in WEIGHTS for w in file.parent.glob(kind))]
+    return whole[-1] if whole else None

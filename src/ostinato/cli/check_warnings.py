@@ -11,8 +11,13 @@ from ostinato.config import RunConfig
 
 def warnings_of(facts: Facts) -> list[str]:
     """One line each, with what to change."""
+    return [*_packages(facts.config), *remarks_of(facts)]
+
+
+def remarks_of(facts: Facts) -> list[str]:
+    """Those of settings, whatever is installed."""
     config = facts.config
-    found = [*_packages(config), *_replay(facts), *_placement(config), *_scoring(config)]
+    found = [*_replay(facts), *_placement(config), *_scoring(config)]
     return found + (list(_memory(config, facts.memory)) if facts.memory else [])
 
 

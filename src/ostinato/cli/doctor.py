@@ -80,7 +80,7 @@ def _task(config: RunConfig) -> Finding:
 
 def _at_work(facts: Facts, machine: Machine, *, stopped: bool) -> Iterator[Finding]:
     """The probe, unless something stands in its way. It never goes to the network."""
-    absent = [line for line in downloads(facts) if not line.startswith("model: nothing")]
+    absent = list(downloads(facts))
     config = probed(facts.config, facts.model.place if facts.model else None)
     need, (have, where) = need_here(recipe_facts(config, machine), machine), room(machine)
     obstacle = None

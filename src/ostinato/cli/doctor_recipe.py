@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ostinato.cli.check_facts import GIB, Facts, Memory, facts_of
 from ostinato.cli.check_sources import downloads, missing_packages
-from ostinato.cli.check_warnings import warnings_of
+from ostinato.cli.check_warnings import remarks_of
 from ostinato.cli.doctor_finding import FAULT, OK, WARNING, Finding, size_shown
 from ostinato.cli.doctor_machine import Machine
 from ostinato.config import RunConfig
@@ -40,9 +40,7 @@ def recipe_findings(facts: Facts, machine: Machine) -> Iterator[Finding]:
         yield Finding(FAULT, "packages", text, f"pip install 'ostinato[{extra}]'")
     yield from _remarks(facts, machine)
     for line in downloads(facts):
-        if not line.startswith("model: nothing"):
-            text = f"not on this machine: {line}"
-            yield Finding(WARNING, "download", text, "fetch it before the run, and ask again")
+        yield Finding(WARNING, "download", f"a run would fetch {line}", "fetch it before the run")
     yield from _memory(facts, machine)
     if config.runtime == "ray" and not any(module == "ray" for module, _ in missing):
         yield _address(config)
@@ -70,10 +68,9 @@ def checkpoint_bytes(facts: Facts) -> int:
 def _remarks(facts: Facts, machine: Machine) -> Iterator[Finding]:
     """What `ostinato check` warns of; its memory is of GPUs, and packages have been named."""
     # A node of GPUs that only this command's machine lacks is no reason to warn.
-    seen = facts if machine.gpus else Facts(facts.config, facts.pace, facts.model, None)
-    for line in warnings_of(seen):
-        if "is not installed" not in line:
-            yield Finding(WARNING, "recipe", line)
+    seen = facts if machine.gpus else replace(facts, memory=None)
+    for line in remarks_of(seen):
+        yield Finding(WARNING, "recipe", line)
 
 
 def _memory(facts: Facts, machine: Machine) -> Iterator[Finding]:

@@ -82,7 +82,7 @@ def _split(plan: Plan, limits: Limits, base: Mapping[str, Any]) -> dict[str, Any
 
 
 def _turns(plan: Plan, limits: Limits) -> dict[str, Any]:
-    """One engine and one trainer by turns; what a train step needs of new rollouts is generated in one request."""
+    """One engine and one trainer by turns; the whole groups that a train step needs of new rollouts are one request."""
     new = limits.batch_size / (plan.design.uses_per_rollout if plan.replays else 1.0)
     return {
         "clock": "turns",

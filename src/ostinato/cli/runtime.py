@@ -24,19 +24,25 @@ Open = Callable[[RunConfig], Backend]
 
 
 class Runtime:
-    """Runs sessions of one recipe in one directory. `meters`: see `Session`."""
+    """Runs sessions of one recipe in one directory. `meters`, `store`: see `Session`."""
 
-    def __init__(self, config: RunConfig, directory: Path, backend: Backend, faults: FaultLog) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        backend: Backend,
+        faults: FaultLog,
+        *,
+        meters: Callable[[], Mapping[str, float]] = dict,
+        store: Callable[[], Store | None] = lambda: None,
+    ) -> None:
         self._config, self._directory, self._backend, self._faults = config, directory, backend, faults
-        self._meters: Callable[[], Mapping[str, float]] = dict
-        self._store: Callable[[], Store | None] = lambda: None
+        self._meters, self._store = meters, store
 
     @classmethod
     def on_ray(cls, config: RunConfig, directory: Path, backend: RayBackend) -> Runtime:
         """The same on a cluster."""
-        runtime = cls(config, directory, backend, backend.faults)
-        runtime._meters, runtime._store = backend.numbers, backend.store
-        return runtime
+        return cls(config, directory, backend, backend.faults, meters=backend.numbers, store=backend.store)
 
     def run(self, stop: Callable[[], bool], *, resume: bool, observer: Observer = lambda record: None) -> bool:
         """`Session.run`, from the last checkpoint again each time trainers are lost.

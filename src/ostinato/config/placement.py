@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ostinato.config.sections import AUTO
 from ostinato.config.traffic import Checks
 
 if TYPE_CHECKING:
@@ -22,10 +21,9 @@ def placement_checks(config: RunConfig) -> Checks:
     loop, buffer = config.loop, config.buffer
     on_ray = config.runtime == "ray"
     elsewhere = on_ray and config.ray.store != "driver"
-    auto = AUTO in (buffer.capacity, buffer.samples_per_insert)
     named = ADDRESS.fullmatch(config.ray.address)
     reachable = config.ray.address in ("", "auto") or (named and 0 < int(named[1]) <= LAST_PORT)
-    journal_fits = buffer.kind == "replay" and loop.clock != "virtual" and not loop.shards and not auto
+    journal_fits = buffer.kind == "replay" and loop.clock != "virtual" and not loop.shards
     return [
         (on_ray and loop.clock != "wall", f"runtime = ray works in real time: set loop.clock = wall, got {loop.clock}"),
         (
@@ -47,15 +45,13 @@ def placement_checks(config: RunConfig) -> Checks:
             "ray.store = actor is one buffer: set loop.shards = false, or ray.store = shards",
         ),
         (
-            elsewhere and (buffer.journal or loop.epochs > 1 or auto),
-            f"ray.store = {config.ray.store} goes without buffer.journal, loop.epochs above 1 and sizes that are "
-            "auto: set ray.store = driver",
+            elsewhere and (buffer.journal or loop.epochs > 1),
+            f"ray.store = {config.ray.store} goes without buffer.journal and loop.epochs above 1: set it to driver",
         ),
         (
             buffer.journal and not journal_fits,
-            "buffer.journal needs buffer.kind = replay, loop.clock = wall or turns, loop.shards = false and sizes "
-            f"that are numbers: got {buffer.kind}, {loop.clock}, {str(loop.shards).lower()}, {buffer.capacity} and "
-            f"{buffer.samples_per_insert}",
+            "buffer.journal needs buffer.kind = replay, loop.clock = wall or turns and loop.shards = false: got "
+            f"{buffer.kind}, {loop.clock} and {str(loop.shards).lower()}",
         ),
     ]
 

@@ -213,7 +213,7 @@ class OptimizerConfig:
         False, "rollouts one after the other in one row in place of padding; needs an attention that keeps them apart"
     )
     activation_checkpointing: bool = setting(
-        False, "compute the inside of each block again in the backward pass: less memory, about a third more time"
+        False, "compute the inside of each block again in the backward pass: less memory, one more forward pass"
     )
     fsdp: bool = setting(
         False, "several trainer processes: each holds a part of weights, gradients and optimizer (FSDP2), not a copy"

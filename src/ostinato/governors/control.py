@@ -94,7 +94,8 @@ class BufferControl:
     under sigma(age) = age^alpha, every number re-estimated (`WorkloadWindow`), rho assumed. It looks every `every`
     train steps. The optima of the estimates' interval ends are what the optimum may be. A dial that is further than
     `hysteresis` from all of that moves to the nearest of it, by `step` at most, within the bounds, and the capacity
-    never below a horizon of 4. Until alpha is measured nothing moves. The caller turns the dials.
+    never below a horizon of 4 unless `longest` is shorter. Until alpha is measured nothing moves. The caller turns the
+    dials.
     Source: arXiv 2604.08706, section 4 (the optimum); the control is ours.
     """
 
