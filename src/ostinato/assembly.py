@@ -68,7 +68,7 @@ def packed_flags(rows: Sequence[Any], name: str) -> NDArray[np.bool_]:
     return np.concatenate(arrays, dtype=np.bool_, casting="unsafe") if arrays else np.empty(0, np.bool_)
 
 
-def false_before(before: Sequence[int], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+def flags_after(before: Sequence[int], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """A flag for every token of rows with these offsets, False for as many as are to be at the beginning of each."""
     flags = np.ones(offsets[-1], np.bool_)
     for start, count in zip(offsets.tolist(), before, strict=False):
@@ -88,7 +88,7 @@ def content_ids(rows: Sequence[NDArray[Any]]) -> list[int]:
     return ids
 
 
-def falses_before(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def counts_before_true(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many flags of each row of a packed column stand before the first that is True, all where none is."""
     ends = np.append(np.flatnonzero(flags), len(flags))
     first: NDArray[np.int64] = ends[np.searchsorted(ends, offsets[:-1])]

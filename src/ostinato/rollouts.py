@@ -146,7 +146,7 @@ class Rollouts:
             columns,
             lambda: before,
             tokens=assembly.packed_ids(rows, lengths, parts=2),
-            loss_mask=assembly.false_before(before, offsets),
+            loss_mask=assembly.flags_after(before, offsets),
             behavior_logprobs=assembly.packed_logprobs(logprobs, before),
             offsets=offsets,
         )
@@ -170,7 +170,7 @@ class Rollouts:
         mask, offsets = assembly.packed_flags(loss_mask, "loss_mask"), offsets_of(lengths)
         return cls._packed(
             columns,
-            lambda: assembly.falses_before(mask, offsets),
+            lambda: assembly.counts_before_true(mask, offsets),
             tokens=assembly.packed_ids(tokens, lengths),
             loss_mask=mask,
             behavior_logprobs=assembly.packed_logprobs(behavior_logprobs),

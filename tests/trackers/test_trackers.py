@@ -322,7 +322,7 @@ def test_wandb_is_called_as_its_api_says(run_id, monkeypatch):
     assert tracker.run_id == "abc"
 
 
-@pytest.mark.parametrize("run_id", [None, "n"])
+@pytest.mark.parametrize("run_id", [None, "n-2"])
 def test_trackio_is_called_as_its_api_says(run_id, monkeypatch):
     run = Recorder()
     run.name = "n"
@@ -334,7 +334,7 @@ def test_trackio_is_called_as_its_api_says(run_id, monkeypatch):
     flat = {"seed": 3, "loop.batch_size": 12}
     resume = "allow" if run_id else "never"
     assert package.calls == [
-        ("init", (), {"project": "p", "name": "n", "config": flat, "resume": resume, "embed": False})
+        ("init", (), {"project": "p", "name": run_id or "n", "config": flat, "resume": resume, "embed": False})
     ]
     assert run.calls == [("log", ({"train/loss": 0.5},), {"step": 4}), ("finish", (), {})]
 

@@ -90,7 +90,7 @@ class Trackio:
     def __init__(self, run: Run) -> None:
         self._run = require("trackio").init(
             project=run.project,
-            name=run.name,
+            name=run.run_id or run.name,  # a name that was taken was changed
             config=_dotted(run.settings),
             resume="allow" if run.run_id else "never",
             embed=False,

@@ -457,6 +457,9 @@ def test_trainer_when_rollouts_are_used_three_times_generates_a_third_and_drops_
     assert len(column(trainer, "rollout/inflight")) > 0  # the worker's own metrics still arrive
     assert np.isfinite(column(trainer, "loss")).all()
     assert inner.stopped and worker.rollout_buffer.qsize() <= 64
+    trainer.create_model_card(model_name="mine")  # as `push_to_hub` does
+    card = (tmp_path / "replay" / "README.md").read_text()
+    assert "| `capacity` | 64 |\n" in card and "| `uses` | 3 |\n" in card and "experience-replay" in card
 
 
 def test_trainer_when_each_rollout_is_used_once_has_the_losses_of_the_plain_one(trl, model_directory, tmp_path):

@@ -112,11 +112,9 @@ def test_staleness_when_bounded_admits_the_bound_and_generates_once_where_all_ar
     replay = ReplayConfig(capacity=16, uses=3, retention=[MaxStaleness(bound)])
     done = run(model_directory, tmp_path, replay)
     ages = [draw.staleness.max() for draw in done.drawn]
-    assert max(ages) == min(oldest, 5) if bound < 3 else max(ages) <= 5
+    assert bound == 5 or max(ages) == oldest  # two generations in six steps: nothing gets as old as 5
     assert len(done.generated) == generations
-    assert log_of(done, "replay/extra_generations") == [] or log_of(done, "replay/extra_generations")[-1] == (
-        generations - 2
-    )
+    assert (log_of(done, "replay/extra_generations") or [0])[-1] == generations - 2
 
 
 def test_steps_when_the_buffer_warms_up_take_what_was_just_generated(model_directory, tmp_path) -> None:

@@ -33,7 +33,8 @@ def rollouts_of(
 
     Raises `DataError` naming the sample when its arrays differ in length or no number is there where one must be.
     """
-    starts = [_prompt_length(sample) for sample in samples]
+    for sample in samples:
+        _check_lengths(sample)
     rewards, deviations = (np.array([sample.metrics.get(key, 0.0) for sample in samples], np.float64) for key in _KEYS)
     advantages = np.array([sample.advantage for sample in samples], np.float64)
     if not np.isfinite(advantages).all():
@@ -42,10 +43,10 @@ def rollouts_of(
     rewards, deviations = np.where(scored, rewards, 0.0), np.where(scored, deviations, 0.0)
     versions = np.array([sample.model_version for sample in samples], np.int64) + version_shift
     enqueued = [sample.enqueued_at for sample in samples]
-    rollouts = Rollouts.from_completions(
-        [sample.input_ids[:start] for sample, start in zip(samples, starts, strict=True)],
-        [sample.input_ids[start:] for sample, start in zip(samples, starts, strict=True)],
-        [sample.old_log_probs[start:] for sample, start in zip(samples, starts, strict=True)],
+    return Rollouts.from_rows(
+        [sample.input_ids for sample in samples],
+        [np.asarray(sample.completion_mask) != 0 for sample in samples],
+        [sample.old_log_probs for sample in samples],
         group_id=np.array([sample.group_id for sample in samples], np.int64) + group_shift,
         reward=rewards,
         advantage=advantages,
@@ -58,7 +59,6 @@ def rollouts_of(
             ENQUEUED: np.array([np.nan if at is None else at for at in enqueued], np.float64),
         },
     )
-    return rollouts.replace(loss_mask=np.concatenate([np.asarray(sample.completion_mask) != 0 for sample in samples]))
 
 
 def sample_of(rollouts: Rollouts, index: int, *, version_shift: int, enqueued_after: float = 0.0) -> Any:
@@ -90,15 +90,13 @@ def sample_of(rollouts: Rollouts, index: int, *, version_shift: int, enqueued_af
 _KEYS = ("reward", "reward_std")
 
 
-def _prompt_length(sample: Any) -> int:
+def _check_lengths(sample: Any) -> None:
     lengths = {len(sample.input_ids), len(sample.completion_mask), len(sample.old_log_probs)}
     if len(lengths) > 1:
         raise DataError(
             f"a sample of group {sample.group_id} has {len(sample.input_ids)} tokens, a mask of "
             f"{len(sample.completion_mask)} and {len(sample.old_log_probs)} log-probs, expected as many of each"
         )
-    trained = np.flatnonzero(sample.completion_mask)
-    return int(trained[0]) if len(trained) else len(sample.input_ids)
 
 
 def _about(sample: Any, keep_messages: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 import warnings
@@ -27,6 +28,7 @@ from ostinato.buffer import (
 from ostinato.errors import ConfigError, RunError
 from ostinato.integrations.trl.async_checkpoint import ReplayCheckpoints, load_state, save_state
 from ostinato.integrations.trl.async_queue import ReplayQueue
+from ostinato.integrations.trl.card import say_on_cards
 from ostinato.integrations.trl.config import check_rules
 from ostinato.setting_checks import check_whole
 
@@ -185,6 +187,9 @@ def add_replay(trainer: Any, **settings: Any) -> ReplayRolloutWorker | None:
         raise ConfigError("this trainer already has a replay buffer: call add_replay once")
     worker = ReplayRolloutWorker(inner, trainer.args, **settings)
     trainer.rollout_worker, trainer.rollout_queue = worker, worker.rollout_buffer
+    given = inspect.signature(ReplayRolloutWorker).bind(inner, trainer.args, **settings)
+    given.apply_defaults()
+    say_on_cards(trainer, dict(list(given.arguments.items())[2:]))
     # Before TRL's own callback, which publishes the weights and starts the worker as training begins.
     trainer.callback_handler.callbacks.insert(0, worker.callback())
     return worker

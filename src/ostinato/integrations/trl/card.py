@@ -48,6 +48,18 @@ def add_replay_to_card(path: str | Path, settings: Any) -> None:
     card.save(path)
 
 
+def say_on_cards(trainer: Any, settings: Mapping[str, Any]) -> None:
+    """Let every card that this trainer writes, at a checkpoint or before a push, carry the settings of replay."""
+    written = trainer.create_model_card
+
+    def create_model_card(*positional: Any, **named: Any) -> None:
+        written(*positional, **named)
+        if trainer.is_world_process_zero():
+            add_replay_to_card(os.path.join(trainer.args.output_dir, "README.md"), settings)
+
+    trainer.create_model_card = create_model_card
+
+
 class ReplayCardMixin(Mixed):  # type: ignore[misc]
     """`create_model_card` with the settings of `self.replay`; TRL calls it at each checkpoint and before a push."""
 

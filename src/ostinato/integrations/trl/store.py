@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from ostinato.errors import CheckpointError, DataError
 from ostinato.integrations.trl.config import ReplayConfig
 from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
+from ostinato.telemetry import read_json_object, write_json
 from ostinato.usable import REFUSED, usable_rollouts
 
 logger = logging.getLogger(__name__)
@@ -126,7 +125,7 @@ class ReplayStore:
             "counters": dict(self.counters),
             "recorded_with": self.recorded_with,
         }
-        self._path(directory, "json").write_text(json.dumps(state), encoding="utf-8")
+        write_json(self._path(directory, "json"), state)
 
     def load(self, directory: Path) -> None:
         """Take over what `save` wrote. Raises `CheckpointError`."""
@@ -139,7 +138,7 @@ class ReplayStore:
                     "(ReplayConfig(capacity=0))"
                 )
         try:
-            state: dict[str, Any] = json.loads(files[0].read_text(encoding="utf-8"))
+            state = read_json_object(files[0])
             about = state["format"], state["processes"], state["added"], state["train_step"]
             recorded_with = {name: bool(state["recorded_with"][name]) for name in self.recorded_with}
             counters = Counter({str(name): int(count) for name, count in state["counters"].items()})
