@@ -1,4 +1,4 @@
-# make env    the environment alone (.venv)          make demo   the main job on a CPU, about 5 minutes
+# make env    the environment alone (.venv)          make demo   the main job on a CPU, about 3 minutes
 # make test   format, lint, types, floors, tests     make bench  figures against peers (installs them); JSON=FILE
 PYTHON ?= python3
 VENV := .venv

@@ -128,6 +128,13 @@ def test_what_is_hardly_meant_is_said(capsys, words: list[str], warning: str) ->
     assert [line for line in checked(capsys, "recipes/demo.toml", *words)["warnings"] if warning in line]
 
 
+def test_trainers_that_a_cluster_would_refuse_are_said(capsys) -> None:
+    words = ["--runtime", "ray", "--loop.clock", "wall"]
+    said = "runtime = ray refuses loop.trainers 3 of model.backend = toy, which works alone: set it to 1"
+    assert said in checked(capsys, "recipes/toy.toml", *words)["warnings"]
+    assert said not in checked(capsys, "recipes/toy.toml", *words, "--loop.trainers", "1")["warnings"]
+
+
 def test_a_local_model_is_measured_by_its_config(capsys, tmp_path: Path) -> None:
     config = {
         "model_type": "qwen2",
