@@ -130,7 +130,7 @@ def test_what_is_hardly_meant_is_said(capsys, words: list[str], warning: str) ->
 
 def test_trainers_that_a_cluster_would_refuse_are_said(capsys) -> None:
     words = ["--runtime", "ray", "--loop.clock", "wall"]
-    said = "runtime = ray refuses loop.trainers 3 of model.backend = toy, which works alone: set it to 1"
+    said = "runtime = ray refuses loop.trainers 3 of model.backend = toy, set it to 1"
     assert said in checked(capsys, "recipes/toy.toml", *words)["warnings"]
     assert said not in checked(capsys, "recipes/toy.toml", *words, "--loop.trainers", "1")["warnings"]
 

@@ -61,7 +61,7 @@ def _placement(config: RunConfig) -> Iterator[str]:
             " counts in nothing but shards and what is predicted; runtime = ray has that many"
         )
     if config.runtime == "ray" and config.model.backend == "toy" and loop.trainers > 1:
-        yield f"runtime = ray refuses loop.trainers {loop.trainers} of model.backend = toy, which works alone: set it to 1"
+        yield f"runtime = ray refuses loop.trainers {loop.trainers} of model.backend = toy, set it to 1"
     if loop.clock != "virtual" and not config.checkpoint_every:
         yield "checkpoint_every 0: a run in real time that is killed begins anew"
 
