@@ -46,7 +46,7 @@ def placement_checks(config: RunConfig) -> Checks:
         ),
         (
             elsewhere and (buffer.journal or loop.epochs > 1),
-            f"ray.store = {config.ray.store} goes without buffer.journal and loop.epochs above 1: set it to driver",
+            f"ray.store = {config.ray.store} cannot have buffer.journal or loop.epochs above 1: set ray.store = driver",
         ),
         (
             buffer.journal and not journal_fits,

@@ -54,7 +54,7 @@ class ReplayQueue:
         self._keep_messages, self._check = keep_messages, check
         self._began = time.time()
         self._told: dict[str, float] = {}
-        self.groups = ArrivedGroups()
+        self.groups = ArrivedGroups(group_size)
 
     # ---------------------------------------------------------------- what TRL calls
 
@@ -101,7 +101,7 @@ class ReplayQueue:
         self.pending, self._next = rest, 0
         self.version_shift, self.group_shift = version_shift, group_shift
         self.version = self.buffer.train_step
-        self.groups = ArrivedGroups()
+        self.groups = ArrivedGroups(self._group_size)
         self._told = self._counters()
 
     # ---------------------------------------------------------------- inside
@@ -182,19 +182,33 @@ class ReplayQueue:
 
 
 class ArrivedGroups:
-    """Which of the groups that a worker numbers from 0 have arrived: `first_missing`, and those beyond it."""
+    """Which of the groups that a worker numbers from 0 have arrived whole: `first_missing`, and those beyond it.
 
-    def __init__(self) -> None:
+    A worker hands a group's samples over one after the other, so that the last one is whole with its `group_size`-th
+    sample, or when the next group begins.
+    """
+
+    def __init__(self, group_size: int) -> None:
         self.first_missing = 0
         self.largest = -1
+        self._group_size = group_size
         self._beyond: set[int] = set()
+        self._last, self._samples = -1, 0
 
     def note(self, group_ids: Iterable[int]) -> None:
-        """These groups are here."""
+        """A sample of each of these groups is here, in this order."""
         for group in group_ids:
-            self.largest = max(self.largest, group)
-            if group >= self.first_missing:
-                self._beyond.add(group)
+            if group != self._last:
+                self._whole(self._last)
+                self._last, self._samples = group, 0
+                self.largest = max(self.largest, group)
+            self._samples += 1
+            if self._samples >= self._group_size:
+                self._whole(group)
+
+    def _whole(self, group: int) -> None:
+        if group >= self.first_missing:
+            self._beyond.add(group)
         while self.first_missing in self._beyond:
             self._beyond.remove(self.first_missing)
             self.first_missing += 1
