@@ -171,6 +171,14 @@ class CountingScorer(Scorer, Protocol):
         """As `score`."""
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """What a scorer may also be: one that knows what completions say."""
+
+    def texts(self, rollouts: Rollouts) -> list[str]:
+        """The text of each completion, without special tokens."""
+
+
 def scores_of(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> Scores:
     """What any scorer says of these rollouts."""
     if isinstance(scorer, CountingScorer):

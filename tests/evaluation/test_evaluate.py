@@ -1,10 +1,13 @@
 """Evaluation through the protocols alone: a generator that copies its seed, a scorer that reads the completion."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ostinato.config import EvaluationConfig
 from ostinato.errors import ConfigError, DataError, RunError
-from ostinato.evaluation import Evaluation, evaluate
+from ostinato.evaluation import Evaluation, Example, evaluate, held_out
 from ostinato.protocols import Sampling, Task
 from ostinato.rollouts import Rollouts
 
@@ -158,3 +161,39 @@ def test_evaluate_says_where_the_scorer_raised_and_lets_our_own_errors_pass():
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(RunError, match=r"^the judge is gone$"):
         run(scorer=RaisingScorer(RunError("the judge is gone")))
+
+
+class ReadingScorer(LastTokenScorer):
+    def texts(self, rollouts):
+        return [" ".join(map(str, rollouts.completion(i))) for i in range(len(rollouts))]
+
+
+def test_evaluate_when_asked_for_examples_tells_the_first_completion_of_the_first_tasks():
+    shown = run(scorer=ReadingScorer(), m=3, samples=4, examples=2).examples
+    assert shown == (
+        Example(prompt="prompt 0", answer="0", completion="0", correct=False),
+        Example(prompt="prompt 1", answer="1", completion="1", correct=True),
+    )
+    assert len(run(scorer=ReadingScorer(), m=3, examples=9).examples) == 3
+    assert run(scorer=ReadingScorer()).examples == run(scorer=LastTokenScorer(), examples=2).examples == ()
+
+
+def test_held_out_when_greedy_is_asked_for_shows_greedy_completions_and_counts_both():
+    generator = CountingGenerator()
+    config = EvaluationConfig(samples=4, examples=1, temperature=0.7)
+    found = held_out(generator, ReadingScorer(), tasks(3), config, max_new_tokens=5, seed=11, point=2).record()
+    assert [r.sampling.temperature for r in generator.requests] == [0.7] * 3 + [0.0] * 3
+    assert {r.seed for r in generator.requests} == {(11, 3, 2, i) for i in range(3)}
+    assert (found["sampled_accuracy"], found["greedy_accuracy"]) == (3 / 12, 2 / 3)
+    assert found["pass_at_k"] == {1: 3 / 12, 2: pytest.approx((0.5 + 5 / 6) / 3), 4: 2 / 3}
+    assert [one["prompt"] for one in found["examples"]] == ["prompt 0"]
+    without = held_out(
+        generator,
+        ReadingScorer(),
+        tasks(3),
+        replace(config, greedy=False, examples=0),
+        max_new_tokens=5,
+        seed=1,
+        point=0,
+    ).record()
+    assert without["greedy_accuracy"] is None and "examples" not in without

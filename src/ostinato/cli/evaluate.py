@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 from ostinato.cli.backends import open_backend
 from ostinato.errors import ConfigError
-from ostinato.evaluation import evaluate
+from ostinato.evaluation import held_out
 from ostinato.loop.run_directory import newest_checkpoint, settings_of
-from ostinato.loop.session import EVALUATION_STREAM, powers_of_two
-from ostinato.protocols import Sampling
 from ostinato.recipe import apply_overrides, config_from_dict
 
 
@@ -28,24 +27,30 @@ def run(arguments: Namespace) -> int:
     trainer, generator = backend.trainer(), backend.generator()
     trainer.load(checkpoint / "trainer")
     generator.load(trainer.weights(), 0)
-    chosen, length = config.evaluation, config.sampling.max_new_tokens
-    tasks, scorer, seed = backend.tasks.test, backend.scorer, (config.seed, EVALUATION_STREAM, 0)
-    sampled = Sampling(chosen.temperature, chosen.top_p, 0, length)
-    result = evaluate(generator, scorer, tasks, sampling=sampled, samples=chosen.samples, seed=seed)
-    greedy = evaluate(generator, scorer, tasks, sampling=Sampling(0.0, 1.0, 0, length), samples=1, seed=seed)
-    figures: dict[str, Any] = {
-        "checkpoint": str(checkpoint),
-        "prompts": len(tasks),
-        "samples": chosen.samples,
-        "sampled_accuracy": result.accuracy,
-        "sampled_standard_error": result.standard_error,
-        "greedy_accuracy": greedy.accuracy,
-        "pass_at_k": {k: result.pass_at(k) for k in powers_of_two(chosen.samples)},
-        "completion_tokens": result.mean_length,
-        "truncated_fraction": result.truncated_fraction,
+    found = held_out(
+        generator,
+        backend.scorer,
+        backend.tasks.test,
+        replace(config.evaluation, greedy=True),
+        max_new_tokens=config.sampling.max_new_tokens,
+        seed=config.seed,
+        point=0,
+    )
+    figures = {"checkpoint": str(checkpoint), **found.record()} | {
+        "sampled_standard_error": found.sampled.standard_error,
+        "completion_tokens": found.sampled.mean_length,
+        "truncated_fraction": found.sampled.truncated_fraction,
     }
-    print(json.dumps(figures) if arguments.json else "\n".join(_line(name, value) for name, value in figures.items()))
+    print(json.dumps(figures) if arguments.json else "\n".join(_lines(figures)))
     return 0
+
+
+def _lines(figures: dict[str, Any]) -> list[str]:
+    examples = figures.pop("examples", [])
+    return [
+        *(_line(name, value) for name, value in figures.items()),
+        *(f"{'right' if one['correct'] else 'wrong':<24}{one['prompt']!r}: {one['completion']!r}" for one in examples),
+    ]
 
 
 def _line(name: str, value: Any) -> str:

@@ -229,6 +229,7 @@ class EvaluationConfig:
     temperature: float = setting(1.0, "of the sampled completions", low=1e-3, high=1e3)
     top_p: float = setting(1.0, "of the sampled completions", low=1e-3, high=1)
     greedy: bool = setting(True, "also report greedy accuracy")
+    examples: int = setting(4, "first held-out prompts whose completions the report shows", low=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

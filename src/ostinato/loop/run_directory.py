@@ -27,12 +27,13 @@ from ostinato.telemetry import JsonlWriter, read_json_object, read_jsonl, remove
 
 FREE_TO_CHANGE = (
     *("loop.compute_units", "loop.train_steps", "checkpoint_every", "arms", "runtime", "ray", "tracking"),
+    "evaluation.examples",
     # Memory and place of the trainer and of vLLM's engine: the same steps, but for rounding.
     *(f"optimizer.{name}" for name in ("tokens_per_microbatch", "packing", "activation_checkpointing", "fsdp")),
     *(f"vllm.{name}" for name in ("gpu_memory_utilization", "kv_cache_gib", "max_model_len", "max_num_seqs")),
     *(f"vllm.{name}" for name in ("tensor_parallel_size", "enforce_eager", "sleep_level")),
 )
-"""Settings that a resumed run may change: how long, where, and with how much memory."""
+"""Settings that a resumed run may change: how long, where, with how much memory, and what is shown."""
 
 CHECKPOINT = "step-" + 8 * "[0-9]"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ostinato.buffer.journal import JournaledBuffer
 from ostinato.config import RunConfig, config_to_dict
-from ostinato.evaluation import evaluate
+from ostinato.evaluation import held_out
 from ostinato.governors import reuse_governor
 from ostinato.loop.channel import MemoryChannel
 from ostinato.loop.checkpoint import Place, load_checkpoint, save_checkpoint
@@ -28,9 +28,6 @@ from ostinato.loop.throughput import Throughput
 from ostinato.loop.turns import Turns
 from ostinato.protocols import Backend, Generator, Interruptible, Sampling, Store
 from ostinato.telemetry import write_json
-
-EVALUATION_STREAM = 3
-"""Second entry of the seeds of evaluations: the same for every arm."""
 
 Observer = Callable[[Mapping[str, Any]], None]
 
@@ -141,31 +138,18 @@ class Session:
         if self._turns is not None:  # one engine for both
             self._turns.lend()
         self._evaluator.load(self._trainer.weights(), self._loop.ledger.train_step)
-        length = self.config.sampling.max_new_tokens
-        sampled = Sampling(settings.temperature, settings.top_p, 0, length)
-        seed = (self.config.seed, EVALUATION_STREAM, point)
-        tasks, scorer = self.backend.tasks.test, self.backend.scorer
-        result = evaluate(self._evaluator, scorer, tasks, sampling=sampled, samples=settings.samples, seed=seed)
-        record: dict[str, Any] = {
-            "event": "evaluation",
-            "point": point,
-            "time_s": self._clock.now,
-            "compute": self._loop.compute,
-            **asdict(self._loop.ledger),
-            "prompts": len(tasks),
-            "samples": settings.samples,
-            "sampled_accuracy": result.accuracy,
-            "pass_at_k": {k: result.pass_at(k) for k in powers_of_two(settings.samples)},
-            "greedy_accuracy": None,
-            "unscored": result.unscored,
-        }
-        if settings.greedy:
-            greedy = Sampling(0.0, 1.0, 0, length)
-            best = evaluate(self._evaluator, scorer, tasks, sampling=greedy, samples=1, seed=seed)
-            record["greedy_accuracy"] = best.accuracy
-            record["unscored"] += best.unscored
+        found = held_out(
+            self._evaluator,
+            self.backend.scorer,
+            self.backend.tasks.test,
+            settings,
+            max_new_tokens=self.config.sampling.max_new_tokens,
+            seed=self.config.seed,
+            point=point,
+        )
         self._throughput.stood_still(time.monotonic() - begun)
-        self._emit(record)
+        where = {"event": "evaluation", "point": point, "time_s": self._clock.now, "compute": self._loop.compute}
+        self._emit(where | asdict(self._loop.ledger) | found.record())
 
     def _real_time(self) -> dict[str, float]:
         """What has no place in a run on the virtual clock, which must repeat bit for bit."""
@@ -257,8 +241,3 @@ class Session:
         ledger = self._loop.ledger
         summary = {**asdict(ledger), "compute": self._loop.compute, "mu_measured": ledger.mu_measured()}
         write_json(self._files.path / "finished.json", summary)
-
-
-def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4, ... up to n."""
-    return [2**i for i in range(n.bit_length())]

@@ -10,6 +10,7 @@ from typing import Any
 from ostinato.errors import DataError, MissingExtraError, OstinatoError
 from ostinato.loop.faults import FAULTS_FILE, fault_counts
 from ostinato.report.control import changes_of, control_curves, is_controlled
+from ostinato.report.examples import before_and_after
 from ostinato.report.plots import HISTOGRAMS, accuracy_against_compute, replay_histograms, run_curves
 from ostinato.telemetry import read_json_object, read_jsonl, write_atomic
 from ostinato.theory import measured_mu
@@ -53,6 +54,7 @@ def _comparison(run_dir: Path) -> dict[str, Any]:
         "title": run_dir.resolve().name,
         "summary": summary,
         "figures": [_figure(run_dir / "accuracy.png", ""), *_run_figures(run_dir, runs)],
+        "examples": before_and_after({name: _metrics(path) for name, path in runs.items()}),
         **_about(about),
     }
 
@@ -65,6 +67,7 @@ def _single_run(run_dir: Path) -> dict[str, Any]:
         "throughput": _throughput(run_dir),
         "faults": fault_counts(run_dir / FAULTS_FILE),
         "changes": changes_of(_metrics(run_dir)),
+        "examples": before_and_after({"after": _metrics(run_dir)}),
         "figures": _run_figures(run_dir, {"run": run_dir}),
         **_about(about),
     }

@@ -20,7 +20,8 @@ SHOWN_CHARACTERS = 80
 
 
 class TextScorer:
-    """Decodes each completion and asks the task set's verifier; implements `protocols.CountingScorer`.
+    """Decodes each completion and asks the task set's verifier; implements `protocols.CountingScorer` and
+    `protocols.Reader`.
 
     `decode` turns the completion tokens of one rollout, int32 (length,), into text without special tokens. An empty
     completion is the text "" and is scored like any other.
@@ -49,13 +50,16 @@ class TextScorer:
         """As `score`; raises `RunError` too, when the scoring processes cannot go on."""
         if len(tasks) != len(rollouts):
             raise DataError(f"got {len(tasks)} tasks for {len(rollouts)} rollouts, expected one each")
-        texts = [self._decode(rollouts.completion(i)) for i in range(len(rollouts))]
-        pairs = list(zip(tasks, texts, strict=True))
+        pairs = list(zip(tasks, self.texts(rollouts), strict=True))
         marks = self._pool.mark(pairs) if self._pool else [self._mark(task, text) for task, text in pairs]
         for row, (mark, (task, text)) in enumerate(zip(marks, pairs, strict=True)):
             _refuse_unusable(mark, f"rollout {row} of group {rollouts.group_id[row]}", task, text)
         failures = Counter(mark.failure for mark in marks)
         return Scores(np.array([mark.reward for mark in marks], np.float64), failures[TIMEOUT], failures[CRASH])
+
+    def texts(self, rollouts: Rollouts) -> list[str]:
+        """Each completion as `decode` reads it."""
+        return [self._decode(rollouts.completion(i)) for i in range(len(rollouts))]
 
     def close(self) -> None:
         """End the processes, if there are any; they also end with this object."""
