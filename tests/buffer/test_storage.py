@@ -10,6 +10,7 @@ from ostinato.buffer import MinSize, Oldest, PositiveBias, PromptsLeft, ReplayBu
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import Blobs
 from ostinato.buffer.kernels import kernels as make_kernels
+from ostinato.buffer.repeats import numbered
 from ostinato.errors import DataError
 from ostinato.ragged import Ragged, offsets_of
 from ostinato.rollouts import Rollouts
@@ -297,3 +298,37 @@ def test_image_rows_when_a_permuted_subset_is_drawn_belong_to_their_rollout() ->
         for i, rollout_id in enumerate(draw.rollout_ids.tolist()):
             assert np.array_equal(draw.rollouts.extras["pixels"].row(i), pixels[rollout_id])
             assert np.array_equal(draw.rollouts.extras["grid"].row(i), shapes[rollout_id])
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_buffer_when_short_values_repeat_takes_up_the_bytes_it_had(tmp_path, by_file) -> None:
+    """Adds share short values only among themselves; what is loaded shares no more, so that bytes bound both alike."""
+
+    def fresh() -> ReplayBuffer:
+        return ReplayBuffer(100, capacity_bytes=12 * 300)
+
+    def add(buffer: ReplayBuffer, step: int) -> None:
+        note = {"note": Ragged.from_rows([np.array([1, 2], np.int16), np.array([step], np.int16)])}
+        prompts, completions = [[5, 6, 7]] * 2, [[step] * 3, [step] * 9]
+        rollouts = Rollouts.from_completions(prompts, completions, [[-0.5] * 3, [-0.5] * 9], extras=note)
+        buffer.add(rollouts, train_step=step)
+
+    buffer, loaded = fresh(), fresh()
+    for step in range(30):
+        add(buffer, step)
+    if by_file:
+        buffer.save(tmp_path / "buffer")
+        loaded.load(tmp_path / "buffer")
+    else:
+        loaded.load_state_arrays(buffer.state_arrays())
+    assert loaded.nbytes == buffer.nbytes
+    for step in range(30, 60):
+        add(buffer, step)
+        add(loaded, step)
+        assert loaded.nbytes == buffer.nbytes
+        np.testing.assert_array_equal(loaded.columns["rollout_id"], buffer.columns["rollout_id"])
+
+
+def test_values_when_numbered_count_up_in_the_order_they_first_come() -> None:
+    assert numbered(np.array([7, 3, 7, 9, 3, 7])).tolist() == [0, 1, 0, 2, 1, 0]
+    assert numbered(np.empty(0, np.int64)).tolist() == []

@@ -42,11 +42,23 @@ class Blobs:
         """Bytes of memory taken; about 100 a value for finding it again."""
         return self.arena.allocated_bytes + self.users.nbytes + self._keys.nbytes + 100 * len(self._known)
 
-    def put(self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Copy or find n >= 1 rows of a C-contiguous array; returns their handles, int64 (n,), (1,): all the same."""
+    def put(
+        self,
+        values: NDArray[Any],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        together: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """Copy or find n >= 1 rows of a C-contiguous array; returns their handles, int64 (n,), (1,): all the same.
+
+        `together`: equal rows are stored once where this number is the same too.
+        """
         n = len(starts)
-        if n > 1 and not self._kernels.all_equal(values, starts, lengths):
-            return self._put_various(values, starts, lengths)
+        apart = together is not None and not all_the_same(together)
+        if n > 1 and (apart or not self._kernels.all_equal(values, starts, lengths)):
+            return self._put_various(
+                values, starts, lengths, together if together is not None else np.zeros(n, np.int64)
+            )
         return self.put_same(values, int(starts[0]), int(lengths[0]), n)
 
     def put_same(self, values: NDArray[Any], start: int, length: int, n: int) -> NDArray[np.int64]:
@@ -64,19 +76,24 @@ class Blobs:
         return self._known.get(_key(self._content(values, 0, length), length), -1)
 
     def _put_various(
-        self, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+        self,
+        values: NDArray[Any],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        together: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """`put` of rows that may be different."""
-        found: dict[tuple[int, bytes], int] = {}  # values met in this call: place in `new`, or -1 - handle
+        found: dict[tuple[int, bytes, int], int] = {}  # values met in this call: place in `new`, or -1 - handle
         new: list[int] = []
         keys: list[int] = []
         places = []
-        for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        rows = zip(starts.tolist(), lengths.tolist(), together.tolist(), strict=True)
+        for i, (start, length, number) in enumerate(rows):
             content = self._content(values, start, length)
-            place = found.get((length, content))
+            place = found.get((length, content, number))
             if place is None:
                 key, handle = self._find(content, length)
-                place = found[length, content] = -1 - handle if handle >= 0 else len(new)
+                place = found[length, content, number] = -1 - handle if handle >= 0 else len(new)
                 if handle < 0:
                     new.append(i)
                     keys.append(key)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
-from ostinato.buffer.blobs import COLUMN, Blobs
+from ostinato.buffer.blobs import COLUMN
 from ostinato.buffer.draws import check_generator
 from ostinato.buffer.payload import MASK, Payload, handle_name
 from ostinato.buffer.snapshot import Chunks, SnapshotFile, dtype_of, dtype_text, save_arrays
@@ -48,8 +48,8 @@ def save_buffer(buffer: Keeper, path: str | Path, generators: Mapping[str, np.ra
     masked = np.flatnonzero(row["mask"] >= 0)
     arrays |= {"masks.rows": masked, "masks.lengths": payload.masks.lengths(row["mask"][masked])}
     arrays["masks.values"] = _column(payload.masks, MASK, row["mask"][masked])
-    for name, blobs, handles in _shared(payload, row):
-        used, index = np.unique(handles, return_inverse=True)
+    for name, blobs in payload.shared_parts.items():
+        used, index = np.unique(row[name], return_inverse=True)
         arrays |= {f"{name}.lengths": blobs.arena.lengths(used), f"{name}.index": index.reshape(-1)}
         arrays[f"{name}.values"] = _column(blobs.arena, COLUMN, used)
     header = {
@@ -101,7 +101,7 @@ def _payload(file: SnapshotFile, buffer: Keeper) -> tuple[Payload, dict[str, NDA
     if np.any(np.diff(masked) <= 0):
         raise DataError("masks.rows do not rise")
     memory = {f"tokens.{name}": arrays for name, arrays in tokens.items()} | {"masks.values": masks[MASK]}
-    parts = {name: blobs for name, blobs, _ in _shared(payload, None)}
+    parts = payload.shared_parts
     for name, blobs in parts.items():
         lengths = _lengths(file, name)
         index = _numbers(file, f"{name}.index", below=len(lengths))
@@ -157,13 +157,6 @@ def _check_rows(columns: Mapping[str, NDArray[Any]], payload: Payload, n_sources
             wrong |= blobs.arena.lengths(columns[handle_name(name)]) != 1
     if wrong.any():
         raise DataError(f"row {wrong.argmax()} contradicts its payload, or holds a number that is not finite")
-
-
-def _shared(payload: Payload, row: Mapping[str, NDArray[Any]] | None) -> Iterator[tuple[str, Blobs, NDArray[np.int64]]]:
-    """What rows share: the table's column of handles, the values, the handles."""
-    parts = {"prompt": payload.prompts} | {handle_name(name): blobs for name, blobs in payload.extras.items()}
-    for name, blobs in parts.items():
-        yield name, blobs, np.empty(0, np.int64) if row is None else row[name]
 
 
 def _column(arena: Arena, name: str, handles: NDArray[np.int64]) -> Chunks:

@@ -9,6 +9,7 @@ of the policy) is stored whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ MASK = "loss_mask"
 
 HANDLES = ("payload", "mask", "prompt")
 """The table's columns of handles of the tokens; -1: nothing of the kind is kept."""
+
+Together = Mapping[str, NDArray[np.int64]]
 
 NO_HANDLES = np.empty(0, np.int64)
 NO_MASK = np.full(1, -1)
@@ -88,10 +91,22 @@ class Payload:
     def _parts(self) -> list[Arena | Blobs]:
         return [self.tokens, self.masks, self.prompts, *self.extras.values()]
 
+    @property
+    def shared_parts(self) -> dict[str, Blobs]:
+        """What rows share, by the table's column of its handles."""
+        return {"prompt": self.prompts} | {handle_name(name): blobs for name, blobs in self.extras.items()}
+
     def put(
-        self, rollouts: Rollouts, kinds: NDArray[np.int8] | None, rows: NDArray[np.int64] | None = None
+        self,
+        rollouts: Rollouts,
+        kinds: NDArray[np.int8] | None,
+        rows: NDArray[np.int64] | None = None,
+        together: Together = MappingProxyType({}),
     ) -> dict[str, NDArray[np.int64]]:
-        """Copy rollouts in, or those `rows` of them; returns the columns of handles. `kinds`: see `Kernels.inspect`."""
+        """Copy rollouts in, or those `rows` of them; returns the columns of handles. `kinds`: see `Kernels.inspect`.
+
+        `together`, with all rows: by the column of handles which rows may share a value, those with the same number.
+        """
         kept = rollouts.prompt_length.astype(np.int64)
         if kinds is not None:
             kept[kinds == WHOLE] = 0
@@ -102,13 +117,14 @@ class Payload:
         after = starts + kept
         columns = {name: np.ascontiguousarray(getattr(rollouts, name)) for name in TOKEN_COLUMNS}
         handles = {"payload": self.tokens.put(columns, after, ends - after)}
-        handles["prompt"] = self.prompts.put(columns["tokens"], starts, kept)
+        handles["prompt"] = self.prompts.put(columns["tokens"], starts, kept, together.get("prompt"))
         handles["mask"] = NO_MASK if kinds is None else np.full(len(after), -1)
         if kinds is not None:
             own = np.flatnonzero(kinds != PLAIN)
             handles["mask"][own] = self.masks.put(columns, after[own], (ends - after)[own])
         for name, blobs in self.extras.items():
-            handles[handle_name(name)] = self._put_extra(blobs, rollouts.extras[name], rows)
+            own_column = handle_name(name)
+            handles[own_column] = self._put_extra(blobs, rollouts.extras[name], rows, together.get(own_column))
         return handles
 
     def exchange(
@@ -138,7 +154,9 @@ class Payload:
         prompts.shared += done.shared
         return done
 
-    def _put_extra(self, blobs: Blobs, column: Extra, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    def _put_extra(
+        self, blobs: Blobs, column: Extra, rows: NDArray[np.int64] | None, together: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
         values = _values(column)
         bounds = column.offsets if isinstance(column, Ragged) else np.arange(len(column) + 1)
         if are_texts(values.dtype, values.shape[1:]):
@@ -147,7 +165,7 @@ class Payload:
         starts, lengths = bounds[:-1], np.diff(bounds)
         if rows is not None:
             starts, lengths = starts[rows], lengths[rows]
-        return blobs.put(values, starts, lengths)
+        return blobs.put(values, starts, lengths, together)
 
     def release(self, handles: NDArray[np.int64]) -> None:
         """Let go of rows with these handles, (handle columns, n); a negative handle is of a row that was never put."""

@@ -25,3 +25,11 @@ def occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def all_the_same(values: NDArray[Any]) -> bool:
     """Whether all items, of which there is one at least, have the same bytes."""
     return values[:1].tobytes() * len(values) == values.tobytes()
+
+
+def numbered(values: NDArray[Any]) -> NDArray[np.int64]:
+    """0 for the first value and all equal ones, 1 for the next that is another, and so on: int64 (n,)."""
+    _, first, which = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[which.reshape(-1)]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.contents import BOOK, Contents
 from ostinato.buffer.payload import HANDLES, Payload
+from ostinato.buffer.repeats import numbered
 from ostinato.buffer.sampling.protocol import Indexed, Remembering
 from ostinato.buffer.statistics import BufferStatistics
 from ostinato.buffer.table import Table
@@ -93,6 +94,8 @@ def buffer_arrays(buffer: Keeper) -> dict[str, NDArray[Any]]:
     arrays = small_arrays(buffer)
     if len(buffer):
         arrays |= to_arrays(held_rollouts(buffer), prefix="rollouts.")
+        table, parts = buffer._contents.table, buffer._contents.payload.shared_parts
+        arrays |= {f"together.{name}": numbered(table[name][table.live()]) for name in parts}
     return arrays
 
 
@@ -197,7 +200,12 @@ def _payload_of(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pay
     rollouts = from_arrays(arrays, prefix="rollouts.")
     payload = Payload.for_rollouts(rollouts, kernels)
     known = Table(sources=sources)
-    columns = {name: getattr(rollouts, name) for name in ROWS} | payload.put(rollouts, kernels.inspect(rollouts))
+    together = {name: arrays[f"together.{name}"] for name in payload.shared_parts}
+    for name, numbers in together.items():
+        if numbers.dtype != np.int64 or numbers.shape != (len(rollouts),):
+            raise DataError(f"together.{name} is {described(numbers)}, expected int64 ({len(rollouts)},)")
+    handles = payload.put(rollouts, kernels.inspect(rollouts), together=together)
+    columns = {name: getattr(rollouts, name) for name in ROWS} | handles
     columns |= {"source_code": known.code_of(rollouts.source), "length": rollouts.lengths}
     return payload, columns, known.sources
 
