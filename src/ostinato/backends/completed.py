@@ -24,19 +24,20 @@ def completed_group(
     truncated: NDArray[np.bool_],
     *,
     versions: int | Sequence[NDArray[np.int32]],
+    held: int = 0,
 ) -> Rollouts:
     """The unscored group of `request`, G completions.
 
     `tokens`: end-of-sequence token included; `logprobs` (nats) of those they were drawn from; `truncated` (G,): the
     length limit came first. `versions`: the policy version of all tokens, or one a token, which then also stand in
-    the extra column `token_versions` (int32, as long as the rollout).
+    the extra column `token_versions` (int32, as long as the rollout); `held`: of a completion without a token.
     """
     if isinstance(versions, int):
         columns: dict[str, Any] = {"policy_version_min": versions}
     else:
         columns = {
-            "policy_version_min": np.array([row.min() for row in versions], np.int64),
-            "policy_version_max": np.array([row.max() for row in versions], np.int64),
+            "policy_version_min": np.array([row.min() if len(row) else held for row in versions], np.int64),
+            "policy_version_max": np.array([row.max() if len(row) else held for row in versions], np.int64),
             "extras": {
                 TOKEN_VERSIONS: Ragged.from_rows(
                     [np.concatenate([np.full(len(prompt), -1, np.int32), row]) for row in versions]

@@ -26,6 +26,12 @@ class VllmConfig:
         None, "longest prompt with completion, in tokens; none: the model's own context", low=2
     )
     max_num_seqs: int = setting(256, "completions decoded at once, others wait", low=1)
+    completion_timeout_s: float | None = setting(
+        None,
+        "a completion that takes longer is cut there and counts as truncated; longer in proportion where more than "
+        "max_num_seqs are asked for; none: only sampling.max_new_tokens ends it",
+        low=1e-3,
+    )
     tensor_parallel_size: int = setting(1, "processes that share one copy of the model", low=1)
     enforce_eager: bool = setting(False, "GPU: no CUDA graphs and no compilation; on a CPU always")
     pause: str = setting(

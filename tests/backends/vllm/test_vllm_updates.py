@@ -247,3 +247,31 @@ def test_ctrl_c_of_a_terminal_does_not_end_the_engine(engine) -> None:
         child.send_signal(signal.SIGINT)
     time.sleep(0.2)
     assert len(next(engine.stream([replace(request(0), group_size=2)]))) == 2
+
+
+@pytest.mark.parametrize("pause", ["wait", "keep"])
+def test_completions_that_take_too_long_are_cut_and_keep_what_they_have(pausing, first, pause) -> None:
+    engine = pausing(pause, completion_timeout_s=0.4)
+    short, long = engine.stream([request(0, "4=", 4, max_new_tokens=2), LONG[0]])
+    lengths = long.completion_lengths
+    assert long.truncated.all() and (lengths < 1500).all() and lengths.max() > 0
+    assert short.completion_lengths.max() <= 2
+    assert gap(first, long, LONG[0].sampling) < 1e-4
+    assert (long.policy_version_min == 0).all()
+    whole = next(pausing(pause, completion_timeout_s=None).stream([request(0, "4=", 4, max_new_tokens=2)]))
+    assert (whole.tokens == short.tokens).all()
+    wait_until(lambda: unfinished(engine) == 0)
+
+
+def test_completions_that_are_cut_before_their_first_token_are_empty(pausing, first) -> None:
+    engine = pausing("keep", completion_timeout_s=1e-3)
+    (group,) = engine.stream([LONG[0]])
+    assert group.truncated.all()
+    assert len(group) == 8 and group.completion_lengths.max() < 20
+    assert (group.policy_version_min == 0).all() and (group.policy_version_max == 0).all()
+
+
+def test_time_for_completions_grows_with_those_that_wait_their_turn(pausing) -> None:
+    engine = pausing("wait", completion_timeout_s=2.0, max_num_seqs=8)
+    assert [engine._limit_s(n) for n in (1, 8, 9, 24)] == [2.0, 2.0, 4.0, 6.0]
+    assert pausing("wait", completion_timeout_s=None)._limit_s(99) is None

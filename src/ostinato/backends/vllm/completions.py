@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -54,31 +56,67 @@ def sampling_params(request: GroupRequest, eos_token_id: int) -> Any:
     )
 
 
-async def complete(engine: Any, prompt: Sequence[int], params: Any, version: Callable[[], int]) -> list[Any]:
+async def complete(
+    engine: Any, prompt: Sequence[int], params: Any, version: Callable[[], int], cut_after_s: float | None = None
+) -> list[Any]:
     """vLLM's `CompletionOutput` of each completion, once all are finished; again from the start where new weights
     (pause = abort) have ended some.
 
     `version()`: that of the weights held now. It salts the keys of the prefix cache: what older weights computed is
-    never met again, whether vLLM has cleared it or not.
+    never met again, whether vLLM has cleared it or not. `cut_after_s`: what is not finished by then ends where it is.
     """
     from vllm.inputs.engine import tokens_input
 
+    cut = _Cut(engine, cut_after_s)
     while True:
-        inputs = tokens_input(list(prompt), cache_salt=str(version()))
-        outputs = [output async for output in engine.generate(inputs, params, request_id=uuid.uuid4().hex)]
+        inputs, name = tokens_input(list(prompt), cache_salt=str(version())), uuid.uuid4().hex
+        async with cut.watching(name):
+            outputs = [output async for output in engine.generate(inputs, params, request_id=name)]
         output = outputs[-1]
         reasons = {completion.finish_reason for completion in output.outputs}
-        if "abort" not in reasons:
+        if cut.done or "abort" not in reasons:
             break
-    if not reasons <= {"stop", "length"}:
+    if not reasons <= ({"stop", "length", "abort"} if cut.done else {"stop", "length"}):
         raise RunError(f"vLLM ended a completion with {sorted(reasons)}, expected stop or length")
     return sorted(output.outputs, key=lambda completion: int(completion.index))
 
 
+class _Cut:
+    """Ends a request that is not finished `after_s` seconds from now; `done`: it has."""
+
+    def __init__(self, engine: Any, after_s: float | None) -> None:
+        self.done = False
+        self._engine = engine
+        self._until = None if after_s is None else asyncio.get_running_loop().time() + after_s
+
+    @asynccontextmanager
+    async def watching(self, name: str) -> AsyncIterator[None]:
+        """While the block waits for the request of this name."""
+        task = None if self._until is None else asyncio.ensure_future(self._end(name, self._until))
+        try:
+            yield
+            if task is not None and self.done:
+                await task  # the engine hears of it too
+        finally:
+            if task is not None:
+                task.cancel()
+
+    async def _end(self, name: str, until: float) -> None:
+        await asyncio.sleep(until - asyncio.get_running_loop().time())
+        self.done = True
+        await self._engine.abort(name)
+
+
 def group_of(
-    request: GroupRequest, prompt: Sequence[int], outputs: Sequence[Any], *, eos_token_id: int, by_token: bool
+    request: GroupRequest,
+    prompt: Sequence[int],
+    outputs: Sequence[Any],
+    *,
+    eos_token_id: int,
+    by_token: bool,
+    held: int,
 ) -> Rollouts:
-    """The finished group. `by_token`: with the version of every token.
+    """The finished group. `by_token`: with the version of every token; `held`: that of completions without any.
 
     Raises `RunError` when a log-prob is not finite, or vLLM does not say which weights a token came from.
     """
@@ -86,14 +124,15 @@ def group_of(
         outputs = [*outputs] * request.group_size
     tokens = [list(output.token_ids) for output in outputs]
     versions = [token_versions(output) for output in outputs]
-    truncated = np.array([row[-1] != eos_token_id for row in tokens])
+    truncated = np.array([row[-1:] != [eos_token_id] for row in tokens])
     return completed_group(
         request,
         prompt,
         tokens,
         [_logprobs(output, request.sampling) for output in outputs],
         truncated,
-        versions=versions if by_token else _the_one(versions),
+        versions=versions if by_token else _the_one(versions, held),
+        held=held,
     )
 
 
@@ -108,8 +147,10 @@ def token_versions(output: Any) -> NDArray[np.int32]:
     return versions
 
 
-def _the_one(versions: Sequence[NDArray[np.int32]]) -> int:
+def _the_one(versions: Sequence[NDArray[np.int32]], held: int) -> int:
     found = np.unique(np.concatenate(versions))
+    if not len(found):
+        return held
     if len(found) != 1:
         raise RunError(f"a group was drawn under the versions {found.tolist()}, expected one")
     return int(found[0])
@@ -117,7 +158,7 @@ def _the_one(versions: Sequence[NDArray[np.int32]]) -> int:
 
 def _logprobs(output: Any, sampling: Sampling) -> list[float]:
     # vLLM tells a greedy token its log-prob at temperature 1; it was certain.
-    if sampling.temperature == 0:
+    if sampling.temperature == 0 or not output.token_ids:
         return [0.0] * len(output.token_ids)
     flat = output.logprobs
     if list(flat.token_ids) != list(output.token_ids):

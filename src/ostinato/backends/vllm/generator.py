@@ -142,14 +142,17 @@ class VLLMGenerator:
             raise RunError(
                 f"the engine {'sleeps: wake it' if self._asleep else 'woke without weights: load them'} first"
             )
+        params = [sampling_params(request, eos) for request in requests]
+        limit_s = self._limit_s(sum(one.n for one in params))
         pending = [
-            thread.submit(complete(thread.engine, prompt, sampling_params(request, eos), lambda: self._version))
-            for request, prompt in zip(requests, prompts, strict=True)
+            thread.submit(complete(thread.engine, prompt, one, lambda: self._version, limit_s))
+            for prompt, one in zip(prompts, params, strict=True)
         ]
         try:
             for request, prompt, future in zip(requests, prompts, pending, strict=True):
                 by_token = self._config.pause == "keep"
-                yield group_of(request, prompt, future.result(), eos_token_id=eos, by_token=by_token)
+                outputs, held = future.result(), self._version
+                yield group_of(request, prompt, outputs, eos_token_id=eos, by_token=by_token, held=held)
         finally:
             for future in pending:
                 future.cancel()
@@ -190,6 +193,11 @@ class VLLMGenerator:
                 if self._weight_transfer == "shared":
                     self._sender = self._client.shared_sender(self._parameters)
             return self._engine
+
+    def _limit_s(self, completions: int) -> float | None:
+        """Seconds that these may take: those that wait for their turn are given the time of those before them."""
+        limit_s = self._config.completion_timeout_s
+        return None if limit_s is None else limit_s * -(-completions // self._config.max_num_seqs)
 
     def _context_tokens(self) -> int:
         longest = int(self._architecture.max_position_embeddings)
