@@ -203,6 +203,14 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
+class Lender(Protocol):
+    """What a trainer may also be: one whose policy can be read without a copy, by somebody who copies it at once."""
+
+    def lent(self) -> Weights:
+        """What `Trainer.weights` gives, which holds only until the trainer is asked for anything else."""
+
+
+@runtime_checkable
 class Recomputer(Protocol):
     """What a trainer may also be: one that tells how likely rollouts are under the policy it holds now."""
 

@@ -19,7 +19,7 @@ import numpy as np
 import ray
 
 from ostinato.cluster.holders import Holder
-from ostinato.protocols import Backend, Draw, Generator, GroupRequest, Trained, Trainer
+from ostinato.protocols import Backend, Draw, Generator, GroupRequest, Lender, Trained, Trainer
 from ostinato.rollouts import Rollouts
 from ostinato.shares import select_draw
 
@@ -122,8 +122,10 @@ class TrainerActor(Holder):
         return trained, time.perf_counter() - begun
 
     def weights(self) -> dict[str, Any]:
-        """The policy as arrays."""
-        return {name: np.asarray(value) for name, value in self._trainer.weights().items()}
+        """The policy as arrays, which Ray copies before this process does anything else."""
+        trainer = self._trainer
+        held = trainer.lent() if isinstance(trainer, Lender) else trainer.weights()
+        return {name: np.asarray(value) for name, value in held.items()}
 
     def save(self, directory: Path) -> None:
         """`Trainer.save`."""

@@ -281,3 +281,14 @@ def test_load_refuses_an_optimizer_file_of_another_shape(qwen, tokenizer, tmp_pa
     torch.save(state, tmp_path / "optimizer.pt")
     with pytest.raises(CheckpointError, match="cannot be read"):
         subject.load(tmp_path)
+
+
+def test_weights_when_lent_are_those_of_now_and_when_taken_are_a_copy(qwen, tokenizer, rollouts, make_draw):
+    subject = trainer(qwen, tokenizer)
+    taken, lent = subject.weights(), subject.lent()
+    assert taken.keys() == lent.keys()
+    assert all(torch.equal(taken[name], value) for name, value in lent.items())
+    assert not any(taken[name].data_ptr() == value.data_ptr() for name, value in lent.items())
+    subject.step(make_draw(rollouts))
+    changed = {name for name, value in lent.items() if not torch.equal(taken[name], value)}
+    assert changed == set(lent)  # no copy was made of them

@@ -76,18 +76,18 @@ class TrainedModel:
         self._part()
         return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
 
-    def weights(self) -> dict[str, Tensor]:
-        """A copy, in main memory, of what generators load: on the first replica, nothing on the others.
+    def weights(self, *, copied: bool = True) -> dict[str, Tensor]:
+        """What generators load, in main memory: on the first replica, nothing on the others.
 
-        Every parameter by the name it has without adapters, these merged; or the adapters alone, named as in peft's
-        files. Where weights are sharded all replicas must ask.
+        A copy; not `copied`: only where it did not lie there. Every parameter by the name it has without adapters,
+        these merged; or the adapters alone, named as in peft's files. Where weights are sharded all replicas must ask.
         """
         self._part()
         if self._lora is None:
-            return self._snapshot(self.module.named_parameters())
+            return self._snapshot(self.module.named_parameters(), copied)
         if self._lora.sync == "adapter":
-            return self._snapshot(adapters.adapter_weights(self.module))
-        return self._snapshot(adapters.merged_weights(self.module))
+            return self._snapshot(adapters.adapter_weights(self.module), copied)
+        return self._snapshot(adapters.merged_weights(self.module), copied)
 
     def gathered(self) -> dict[str, Tensor] | None:
         """What `write` wants to know; where weights are sharded all replicas must ask."""
@@ -143,13 +143,13 @@ class TrainedModel:
         yield from self.module.named_parameters()
         yield from ((name, value) for name, value in self.module.state_dict().items() if name not in named)
 
-    def _snapshot(self, named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    def _snapshot(self, named: Iterator[tuple[str, Tensor]], copied: bool = True) -> dict[str, Tensor]:
         first = self._replicas.rank == 0
         if not (first or self.sharded):
             return {}
         # One at a time: no replica holds more than one whole tensor beside its parts.
         gathered = ((name, whole(value.detach())) for name, value in named)
-        return {name: value.to("cpu", copy=True) for name, value in gathered if first}
+        return {name: value.to("cpu", copy=copied) for name, value in gathered if first}
 
 
 @torch.no_grad()

@@ -122,6 +122,10 @@ class HFTrainer:
         """
         return self._policy.weights()
 
+    def lent(self) -> Weights:
+        """See `protocols.Lender`."""
+        return self._policy.weights(copied=False)
+
     def save(self, directory: Path) -> None:
         """Write `model/` (Hugging Face format, with the tokenizer) and `optimizer.pt` below `directory`.
 
