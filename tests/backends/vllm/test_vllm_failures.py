@@ -54,6 +54,16 @@ def test_context_beyond_the_model_is_refused_by_vllm_in_one_line(save, make_mode
     assert "\n" not in str(refused.value)
 
 
+def test_setting_that_vllm_refuses_is_named(save, make_model, monkeypatch) -> None:
+    from ostinato.backends.vllm.generator import VLLMGenerator
+
+    engine = VLLMGenerator(save(make_model(1)))
+    arguments = engine._arguments()
+    monkeypatch.setattr(engine, "_arguments", lambda: arguments | {"max_num_seqs": 0})
+    with pytest.raises(ConfigError, match=r"vLLM refuses .*: max_num_batched_tokens: Input should be greater"):
+        engine.start()
+
+
 def test_engine_of_two_processes_is_refused_on_a_cpu_where_it_would_wait_for_ever(save, make_model) -> None:
     from ostinato.backends.vllm.generator import VLLMGenerator
 

@@ -134,8 +134,10 @@ def _check_head_size(size: int) -> None:
 def _first_line(error: BaseException) -> str:
     from pydantic import ValidationError
 
-    # Of these the first line only says how many there are.
-    text = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else str(error)
+    text = str(error)
+    if isinstance(error, ValidationError):  # whose first line only says how many there are
+        first = error.errors()[0]
+        text = ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip()
 
 
