@@ -69,3 +69,35 @@ def test_evaluations_get_an_engine_of_their_own_only_where_it_serves_rollouts_to
     in_turns = replace(config.loop, clock="turns", requests_per_generator=1)
     turns = replace(config, loop=in_turns, buffer=replace(config.buffer, samples_per_insert=2.0))
     assert isinstance(HFBackend(turns, tmp_path).generator(), VLLMGenerator)
+
+
+def test_train_in_turns_puts_the_engine_to_sleep_while_it_trains(tmp_path, monkeypatch, capsys) -> None:
+    from ostinato.backends.vllm.generator import VLLMGenerator
+
+    calls: list[str] = []
+    for name in ("sleep", "wake"):
+        method = getattr(VLLMGenerator, name)
+
+        def noted(self, name=name, method=method):
+            calls.append(name)
+            method(self)
+            assert self._asleep is (name == "sleep")
+
+        monkeypatch.setattr(VLLMGenerator, name, noted)
+    monkeypatch.setenv("OSTINATO_CACHE", str(tmp_path / "cache"))
+    recipe, out = tmp_path / "recipe.toml", tmp_path / "run"
+    recipe.write_text(RECIPE)
+    turns = ["--loop.clock", "turns", "--loop.requests_per_generator", "1", "--loop.train_steps", "6"]
+    assert main(["train", str(recipe), "--out", str(out), *turns]) == 0, capsys.readouterr().err
+    gc.collect()
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["event"] == "step"]
+    assert [step["train_step"] for step in steps] == list(range(1, 7))
+    # Two groups fill the buffer, then one for every batch, since a rollout is drawn twice.
+    assert [step["generated"] for step in steps] == [16, 24, 32, 40, 48, 56]
+    assert steps[0]["log_ratio_abs"] < 1e-5
+    assert steps[-1]["switches"] == 11
+    assert calls == ["sleep", "wake"] * 6  # the last time for the evaluation at the end
+    assert all(
+        evaluation["greedy_accuracy"] is not None for evaluation in records if evaluation["event"] == "evaluation"
+    )
