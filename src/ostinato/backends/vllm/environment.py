@@ -20,6 +20,10 @@ ON_CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # Else the first request waits a quarter of a minute for kernels that save next to nothing.
     "TORCH_COMPILE_DISABLE": "1",
+    # New weights are laid out anew layer by layer: in memory that glibc keeps that takes half the time, most
+    # of the other half being page faults (135 M parameters: 0.7 to 0.9 s instead of 1.2 to 1.5 beside other work).
+    "MALLOC_MMAP_THRESHOLD_": str(2**32 - 1),
+    "MALLOC_TRIM_THRESHOLD_": str(2**34),
 }
 
 _STARTING = threading.Lock()
