@@ -80,3 +80,9 @@ def test_rows_when_they_disagree_or_are_of_another_kind_are_refused(change, mess
     given_rows = {"tokens": TOKENS, "loss_mask": MASKS, "behavior_logprobs": LOGPROBS} | change
     with pytest.raises(DataError, match=message):
         Rollouts.from_rows(**given_rows)
+
+
+def test_token_ids_that_numpy_cannot_hold_are_refused_by_rollout() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(DataError, match=r"token ids of rollout 1 cannot be an array"):
+        Rollouts.from_rows([[1], torch.ones(2, requires_grad=True)], [[True], [True, True]], [[0.0], [0.0, 0.0]])

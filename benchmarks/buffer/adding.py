@@ -73,8 +73,10 @@ def _us(times: Times, size: int) -> Measured:
 def _converting(setting: Setting, contestant: Contestant, size: int) -> Callable[[], Any]:
     stream = setting.source.groups(size)
     records = cycle([next(stream) for _ in range(READY)])
-    if size == 1 and isinstance(contestant, Ostinato):
-        return lambda: contestant.insert_one(next(records)[0])
+    if isinstance(contestant, Ostinato):
+        if size == 1:
+            return lambda: contestant.insert_one(next(records)[0])
+        return lambda: contestant.insert_records(next(records))
     return lambda: contestant.insert(contestant.convert(next(records)))
 
 

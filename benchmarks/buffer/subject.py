@@ -13,6 +13,7 @@ from ostinato.protocols import Draw
 from ostinato.rollouts import Rollouts
 
 from .batches import Rows, unpadded
+from .padding import TOKENS
 from .profiles import Record, Source
 
 NUMBA, NUMPY, TWO_THREADS = "ostinato", "ostinato, numpy", "ostinato, 2 threads"
@@ -37,12 +38,8 @@ class Ostinato:
 
     def convert(self, records: Sequence[Record]) -> Rollouts:
         """`Rollouts.from_rows`: whole rows, as an engine's adapter would pack them."""
-        return Rollouts.from_rows(
-            [record["tokens"] for record in records],
-            [record["mask"] for record in records],
-            [record["logprobs"] for record in records],
-            **{column: [record[name] for record in records] for column, name in NUMBERS.items()},
-        )
+        rows, columns = listed(records)
+        return Rollouts.from_rows(*rows, **columns)
 
     def convert_completions(self, records: Sequence[Record]) -> Rollouts:
         """The same through `Rollouts.from_completions`, which takes prompts and completions apart."""
@@ -57,6 +54,11 @@ class Ostinato:
     def insert(self, converted: Rollouts) -> NDArray[np.int64]:
         """`ReplayBuffer.add`."""
         return self.buffer.add(converted, train_step=TRAIN_STEP)
+
+    def insert_records(self, records: Sequence[Record]) -> NDArray[np.int64]:
+        """`ReplayBuffer.add_rows`: conversion and all."""
+        rows, columns = listed(records)
+        return self.buffer.add_rows(*rows, train_step=TRAIN_STEP, **columns)
 
     def insert_one(self, record: Record) -> int:
         """`ReplayBuffer.add_one`."""
@@ -81,6 +83,12 @@ class Ostinato:
         """For the check."""
         arrays = {"tokens": batch.tokens, "mask": batch.loss_mask, "logprobs": batch.behavior_logprobs}
         return unpadded(arrays, batch.lengths, batch.rollout_ids, batch.starts)
+
+
+def listed(records: Sequence[Record]) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """The rows of tokens, masks and log-probs, and the row columns."""
+    rows = [[record[name] for record in records] for name in TOKENS]
+    return rows, {column: [record[name] for record in records] for column, name in NUMBERS.items()}
 
 
 def has_numba() -> bool:

@@ -33,7 +33,7 @@ def packed_ids(rows: IntRows, lengths: list[int], parts: int = 1) -> NDArray[np.
     """
     ids = joined(rows, np.dtype(np.int32))
     if ids is None:
-        arrays = [np.asarray(row) for row in rows]
+        arrays = [as_array(row, f"token ids of rollout {i // parts}") for i, row in enumerate(rows)]
         for i, row in enumerate(arrays):
             if (row.dtype.kind not in "iu" and row.size) or row.ndim != 1:
                 raise DataError(f"token ids of rollout {i // parts} are {described(row)}, expected one row of integers")

@@ -164,9 +164,6 @@ class Pair:
         again = self.make(self.capacity, capacity_bytes=self.capacity_bytes)
         if path is None:
             again.load_state_arrays(self.buffer.state_arrays())
-            self.calls += 1
-            for row in self.rows:  # equal small values, too, are stored once by the call that brings them
-                row.call = self.calls
         else:
             self.buffer.save(path)
             again.load(path)

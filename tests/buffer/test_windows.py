@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostinato.buffer.kernels import address
-from ostinato.buffer.windows import FEW, LARGEST_BYTES, Windows
+from ostinato.buffer.windows import FEW, LONG_BYTES, Windows
 from ostinato.ragged import offsets_of
 
 UNTOUCHED = 9
@@ -41,7 +41,7 @@ def test_copy_when_spans_have_any_lengths_equals_slices(
     np.testing.assert_array_equal(ours, slices)
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 5, LARGEST_BYTES - 1, LARGEST_BYTES, LARGEST_BYTES + 1, 100_000])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, LONG_BYTES - 1, LONG_BYTES, LONG_BYTES + 1, 100_000])
 def test_copy_when_many_spans_are_equally_long_touches_nothing_between_them(length: int) -> None:
     lengths = np.full(FEW + 1, length)
     ours, slices = _copied(lengths, np.arange(len(lengths)), 1, np.uint8)

@@ -234,7 +234,12 @@ class Arena:
             self._unmap(spare)
         self._spare = []
         if 0 not in self._size:
-            for by_slab in (self._size, self._used, self._alive, self._touched):
+            for by_slab in (
+                self._used,
+                self._alive,
+                self._touched,
+                self._size,
+            ):  # the size last: a Ctrl-C may fall here
                 by_slab.append(0)
         slab = self._size.index(0)
         for name, (dtype, shape) in self._columns.items():

@@ -115,6 +115,18 @@ def check_extras(rollouts: Rollouts, held: Mapping[str, str]) -> None:
         raise DataError(f"extra columns {given} differ from those already held, {dict(held)}")
 
 
+def is_sound(rollouts: Rollouts, train_step: int) -> bool:
+    """Whether `find_fault` finds nothing, in a third of the time."""
+    offsets, oldest, newest = rollouts.offsets, rollouts.policy_version_min, rollouts.policy_version_max
+    wrong = (rollouts.completion_lengths | rollouts.prompt_length) < 0  # so lengths are not negative either
+    wrong |= newest > train_step
+    wrong |= oldest > newest
+    if np.count_nonzero(wrong) or offsets[0] != 0 or offsets[-1] != len(rollouts.tokens):
+        return False
+    numbers = np.concatenate([getattr(rollouts, name) for name in FINITE_ROWS])
+    return all(np.count_nonzero(np.isfinite(a)) == len(a) for a in (numbers, rollouts.behavior_logprobs))
+
+
 def find_fault(rollouts: Rollouts, train_step: int) -> None:
     """Raise a `DataError` that names what `Kernels.inspect` found wrong."""
     check_offsets(rollouts.offsets, len(rollouts.tokens))

@@ -8,14 +8,11 @@ import numba
 import numpy as np
 from numba.core import types
 
-from ostinato.buffer.compiled import has_byte, prefetch, same_bytes
-from ostinato.buffer.tally import CORRECT, INFORMATIVE, MASKED, NEW, PLAIN, REPEATS, SINCE, STALENESS, WHOLE
+from ostinato.buffer.compiled import prefetch, same_bytes
+from ostinato.buffer.tally import CORRECT, INFORMATIVE, NEW, REPEATS, SINCE, STALENESS
 
 IN_THIS_DRAW = -2
 """Stands for the step of the last use while a draw is counted."""
-
-EXPONENT = np.int32(0x7F800000)
-"""Bits of a float32 that are all set when it is not finite."""
 
 _I = types.int64
 _COLUMN = types.Array(_I, 1, "A", readonly=True)
@@ -23,7 +20,6 @@ _TABLE = types.Array(_I, 2, "C")
 _FLAGS = types.Array(types.boolean, 1, "A", readonly=True)
 _NUMBERS = types.Array(types.float64, 1, "A", readonly=True)
 _FLOATS = types.Array(types.float32, 1, "A", readonly=True)
-_BITS8, _BITS32 = (types.Array(dtype, 1, "C", readonly=True) for dtype in (types.boolean, types.int32))
 _OUT, _OUT32 = types.Array(_I, 1, "C"), types.Array(types.int32, 1, "C")
 _COUNTS = types.Array(types.int32, 1, "A", readonly=True)
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -139,59 +135,6 @@ def draw(
     for i in range(len(rows)):
         integers[last_use, rows[i]] = train_step
     return True
-
-
-@numba.njit(types.boolean(*[types.float64] * 4), **_compiled)
-def _finite(a: float, b: float, c: float, d: float) -> bool:
-    """Whether all are finite numbers; a finite sum says so at once, but a sum may overflow."""
-    total = a + b + c + d
-    return bool(np.isfinite(total) or (np.isfinite(a) and np.isfinite(b) and np.isfinite(c) and np.isfinite(d)))
-
-
-@numba.njit(
-    _I(_BITS8, _BITS32, _COLUMN, _COUNTS, *[_NUMBERS] * 4, _COLUMN, _COLUMN, _I, types.Array(types.int8, 1, "C")),
-    **_compiled,
-)
-def inspect(
-    mask: Any,
-    bits: Any,
-    offsets: Any,
-    prompt_length: Any,
-    reward: Any,
-    mean: Any,
-    deviation: Any,
-    advantage: Any,
-    oldest: Any,
-    newest: Any,
-    train_step: int,
-    kinds: Any,
-) -> int:
-    """See `Kernels.inspect`; `bits` are those of the log-probs. Returns the greatest kind, -1: something is wrong."""
-    greatest, told = 0, np.int64(mask.ctypes.data)
-    if offsets[0] != 0 or offsets[len(prompt_length)] != len(bits):
-        return -1
-    for i in range(len(prompt_length)):
-        wrong = newest[i] > train_step or newest[i] < oldest[i]
-        if wrong or not _finite(reward[i], mean[i], deviation[i], advantage[i]):
-            return -1
-        begin, behind, end = offsets[i], offsets[i] + prompt_length[i], offsets[i + 1]
-        if begin < 0 or behind < begin or end < behind or end > len(bits):  # whoever made the rollouts changed them
-            return -1
-        heard, greatest_exponent = np.int32(0), np.int32(0)
-        prompt, rest = bits[begin:behind], bits[behind:end]
-        for at in range(len(prompt)):
-            heard |= prompt[at]
-            greatest_exponent = max(greatest_exponent, prompt[at] & EXPONENT)
-        for at in range(len(rest)):
-            greatest_exponent = max(greatest_exponent, rest[at] & EXPONENT)
-        if greatest_exponent == EXPONENT:
-            return -1
-        if heard != 0 or has_byte(told + begin, behind - begin, 1):
-            kinds[i] = WHOLE
-        else:
-            kinds[i] = MASKED if has_byte(told + behind, end - behind, 0) else PLAIN
-        greatest = max(greatest, kinds[i])
-    return greatest
 
 
 @numba.njit(types.void(*APPENDED), **_compiled)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.checks import find_fault
 from ostinato.buffer.columns import Columns
-from ostinato.buffer.kernels import Departed, Drawn, Exchanged, Kernels
+from ostinato.buffer.kernels import Apart, Departed, Drawn, Exchanged, Kernels
 from ostinato.buffer.payload import TOKEN_BYTES, Payload, handle_name, incoming_bytes
 from ostinato.buffer.repeats import all_the_same
 from ostinato.buffer.sampling.protocol import Indexed
@@ -33,6 +33,8 @@ class Contents:
         self.kernels = kernels
         self.train_step = 0
         self._indexes = tuple(indexes)
+        self.exchanges = kernels.exchanges and not indexes
+        """Whether `exchange` is worth a try."""
         self._stale = False  # the indexes must begin anew: one was interrupted, or raised
         self._new, self._written = 0, True  # first row of the latest append, and whether its columns are there
         self.claimed: list[object] = []
@@ -123,23 +125,23 @@ class Contents:
         return rows
 
     def exchange(
-        self, rollouts: Rollouts, ids: Int, priority: float, train_step: int, leaving: int
+        self, rollouts: Rollouts, ids: Int, priority: float, train_step: int, leaving: int, apart: Apart | None
     ) -> Exchanged | None:
         """`append`, `drop` of the oldest rows and `fill` in one call, where nobody need hear of it in between.
 
         None, and nothing is done, where that cannot be, nor for rollouts that `inspect` would refuse.
         """
         table, n = self.table, len(ids)
-        if self._indexes or rollouts.extras or not n or not self.kernels.exchanges:
+        if rollouts.extras or not n:
             return None
-        source = table.code_of(rollouts.source)
+        source = table.code_of(rollouts.source) if apart is None else table.code_of_name(apart.source)
         if not isinstance(source, int):
             return None
         if table.needs_room(n):
             self.compact(n)
         settled = {"insert_step": train_step, "priority": priority, "group_rows": n, "source_code": source}
         try:
-            done = self.payload.exchange(table, rollouts, ids, settled, leaving)
+            done = self.payload.exchange(table, rollouts, ids, settled, leaving, apart)
             if done is None:
                 return None
             self.train_step, start = train_step, table.append(n)
@@ -148,9 +150,10 @@ class Contents:
             table.recount()
             raise
         if done.slabs < 0:
-            self.fill(rollouts, np.arange(start, start + n), None)
+            whole = rollouts if apart is None else rollouts.replace(**apart.packed())
+            self.fill(whole, np.arange(start, start + n), None)
         elif not done.shared:
-            tokens = np.ascontiguousarray(rollouts.tokens)
+            tokens = np.ascontiguousarray(rollouts.tokens if apart is None else apart.given[0][0])
             table["prompt"][start:] = self.payload.prompts.put_same(tokens, 0, int(rollouts.prompt_length[0]), n)
         return done
 
@@ -265,7 +268,7 @@ class Contents:
         """Names of data sets by their codes."""
         if self._names[0] is not self.table.sources:
             self._names = self.table.sources, np.array(self.table.sources or ("",), np.str_)
-        return self._names[1][codes]
+        return self._names[1].take(codes)
 
     def _changed(self, rows: Int, concerned: Sequence[Indexed] | None = None) -> None:
         if not self._indexes:

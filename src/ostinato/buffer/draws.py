@@ -18,6 +18,8 @@ from ostinato.rollouts import concatenate
 
 Int = NDArray[np.int64]
 
+ONE = np.ones(1)
+
 
 def checked_pick(
     sampler: Sampler, columns: Columns, n: int | None, rng: np.random.Generator
@@ -72,7 +74,7 @@ def draw_columns(drawn: Drawn, weights: NDArray[np.float64] | None) -> dict[str,
     """The columns of `Draw`."""
     return {
         "rollout_ids": drawn.row["rollout_id"],
-        "importance_weights": np.ones(len(drawn.uses)) if weights is None else weights,
+        "importance_weights": ONE.repeat(len(drawn.uses)) if weights is None else weights,
         "staleness": drawn.staleness,
         "residence": drawn.residence,
         "uses": drawn.uses,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.checks import check_setting, checked_rows
 from ostinato.buffer.contents import Contents
+from ostinato.buffer.kernels import Apart
 from ostinato.buffer.payload import incoming_bytes
 from ostinato.buffer.retention import Eviction, OldestFirst, Rule
 from ostinato.buffer.statistics import BufferStatistics
@@ -28,6 +29,8 @@ class Holdings:
     ) -> None:
         self.contents, self.rules, self.eviction, self.statistics = contents, tuple(rules), eviction, statistics
         self.capacity, self.capacity_bytes = 1, None  # type: tuple[int, int | None]
+        self.exchanges = False
+        """Whether `exchange` is worth a try."""
         self._looked = (-1, 0)  # train step of the last full look at the rules, rollout id up to which rows were seen
 
     def set_capacity(self, capacity: int, capacity_bytes: int | None) -> None:
@@ -36,6 +39,8 @@ class Holdings:
         if capacity_bytes is not None:
             capacity_bytes = check_setting("capacity_bytes", capacity_bytes, 1)
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
+        simple = not self.rules and capacity_bytes is None and type(self.eviction) is OldestFirst
+        self.exchanges = simple and self.contents.exchanges
 
     def check_size(self, rollouts: Rollouts) -> None:
         """Raise `DataError` when these rollouts would not fit in an empty buffer."""
@@ -49,18 +54,33 @@ class Holdings:
                     f"{self.capacity_bytes}"
                 )
 
-    def exchange(self, entering: Rollouts, ids: Int, priority: float, train_step: int) -> bool:
+    def exchange(
+        self, entering: Rollouts, ids: Int, priority: float, train_step: int, apart: Apart | None = None
+    ) -> bool:
         """Take rollouts in and let as many go as is too much, in one step; False: not done, nor for want of a reason.
 
-        `entering` have not been looked at yet.
+        `entering` have not been looked at yet; `apart`: where their token rows are, if not there.
         """
-        if self.rules or self.capacity_bytes is not None or type(self.eviction) is not OldestFirst:
+        if not self.exchanges:
             return False
-        leaving = max(0, len(self.contents) + len(ids) - self.capacity)
-        done = self.contents.exchange(entering, ids, priority, train_step, leaving)
-        if done is not None and leaving:
+        table, leaving = self.contents.table, max(0, len(self.contents) + len(ids) - self.capacity)
+        sources = table.sources
+        done = self.contents.exchange(entering, ids, priority, train_step, leaving, apart)
+        if done is None:
+            table.sources = sources
+        elif leaving:
             self.statistics.left(done.departed[0], done.departed[1])
         return done is not None
+
+    def enter(self, entering: Rollouts, ids: Int, priority: Any, train_step: int) -> None:
+        """The same step by step. What is raised leaves new rows behind, to be withdrawn."""
+        contents = self.contents
+        kinds = contents.inspect(entering, train_step)
+        contents.train_step = train_step
+        rows = contents.append(entering, ids, {"priority": priority})
+        self.advance(train_step)  # what is expired makes room before anything else does
+        self.make_room(entering, rows)
+        contents.fill(entering, rows, kinds)
 
     def make_room(self, entering: Rollouts | None, rows: Int) -> None:
         """Let go of what is too much, with `rows` appended for `entering` and their payload not yet there."""

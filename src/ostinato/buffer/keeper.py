@@ -25,7 +25,9 @@ from ostinato.buffer.checks import (
 from ostinato.buffer.columns import Columns
 from ostinato.buffer.contents import Contents
 from ostinato.buffer.files import load_buffer, save_buffer
-from ostinato.buffer.holdings import Holdings
+from ostinato.buffer.given import Given
+from ostinato.buffer.holdings import NONE, Holdings
+from ostinato.buffer.kernels import Apart
 from ostinato.buffer.kernels import kernels as make_kernels
 from ostinato.buffer.limits import Limiter, MinSize, Traffic
 from ostinato.buffer.retention import Retention, split_retention
@@ -41,8 +43,7 @@ from ostinato.setting_checks import MOST
 
 Int = NDArray[np.int64]
 
-LARGEST = 1 << 32
-"""Bound of `first_id` and `id_stride`: with it no id outgrows 63 bits before 2^31 rollouts were added."""
+LARGEST = 1 << 32  # of `first_id` and `id_stride`: no id outgrows 63 bits before 2^31 rollouts were added
 
 
 class Keeper:
@@ -69,13 +70,13 @@ class Keeper:
         self.statistics = BufferStatistics()
         self._first_id = check_setting("first_id", first_id, 0, LARGEST)
         self._id_stride = check_setting("id_stride", id_stride, 1, LARGEST)
-        self._added = self._sampled = 0
+        self._added, self._sampled, self._adding = 0, 0, False  # an add has begun, and not ended or was interrupted
         self._inserted = self.limiter.origin(0)  # with _sampled: since the limiter's origin
         rules, eviction = split_retention(retention)
         indexes = [part for part in (self.sampler, *rules, eviction) if isinstance(part, Indexed)]
         self._contents = Contents(make_kernels(kernels, threads), indexes)
         self._holdings = Holdings(self._contents, rules, eviction, self.statistics)
-        self._single = SingleRow()
+        self._single, self._given = SingleRow(), Given(self._contents.kernels)
         self._set_capacity(capacity, capacity_bytes)
         claim(self._contents, (self.sampler, *rules, eviction))
 
@@ -126,7 +127,7 @@ class Keeper:
     def check_add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> None:
         """Raise the `DataError` that `add` would raise (all but those of a priority function)."""
         train_step = check_step(train_step, self.train_step)
-        self._contents.inspect(self._admitted(rollouts, train_step, priorities)[2], train_step)
+        self._contents.inspect(self._admitted(rollouts, priorities)[2], train_step)
 
     def add(self, rollouts: Rollouts, *, train_step: int, priorities: Any = None) -> Int:
         """Copy rollouts in at this train step; returns their rollout ids, int64 (n,), -1 where admission refused.
@@ -134,30 +135,9 @@ class Keeper:
         `priorities`: finite numbers >= 0, one a rollout; left out, the sampler says what new rollouts get.
         """
         train_step = check_step(train_step, self._contents.train_step)
-        positions, refused, entering, given = self._admitted(rollouts, train_step, priorities)
-        n, contents = len(entering), self._contents
-        first = self._next_id()
-        ids = np.arange(first, first + self._id_stride * n, self._id_stride)
-        priority = self._new_priority() if given is None else given
-        before = contents.train_step
-        try:
-            if given is not None or not self._holdings.exchange(entering, ids, priority, train_step):
-                kinds = contents.inspect(entering, train_step)
-                contents.train_step = train_step
-                rows = contents.append(entering, ids, {"priority": priority})
-                self._holdings.advance(train_step)  # what is expired makes room before anything else does
-                self._holdings.make_room(entering, rows)
-                contents.fill(entering, rows, kinds)
-        except BaseException:  # of a rule, an eviction order or an index
-            contents.withdraw(first)
-            contents.train_step = before
-            self._holdings.look_again()
-            raise
-        self._added += n
-        self._inserted += n
-        self.statistics.admitted(n, refused)
-        contents.settle()
-        if n == len(rollouts):
+        positions, refused, entering, given = self._admitted(rollouts, priorities)
+        ids = self._entered(entering, given, train_step, refused)
+        if positions is None:
             return ids
         result = np.full(len(rollouts), -1, np.int64)
         result[positions] = ids
@@ -265,20 +245,41 @@ class Keeper:
         self.limiter.check(check_setting("capacity", capacity, 1))
         self._holdings.set_capacity(capacity, capacity_bytes)
 
+    def _entered(self, entering: Rollouts, given: Any, step: int, refused: Any, apart: Apart | None = None) -> Int:
+        """Take checked rollouts in; returns their ids, none where those that stand `apart` are a case for `add`."""
+        n, contents, first = len(entering), self._contents, self._next_id()
+        before = contents.train_step, contents.table.sources
+        ids = np.arange(first, first + self._id_stride * n, self._id_stride)
+        priority = self._new_priority() if given is None else given
+        try:
+            if given is not None or not self._holdings.exchange(entering, ids, priority, step, apart):
+                if apart is not None:
+                    return NONE
+                self._holdings.enter(entering, ids, priority, step)
+        except BaseException:  # of a rule, an eviction order or an index
+            contents.withdraw(first)
+            contents.train_step, contents.table.sources = before
+            self._holdings.look_again()
+            raise
+        self._added += n
+        self._inserted += n
+        self.statistics.admitted(n, refused)
+        contents.settle()
+        self._adding = False
+        return ids
+
     def _next_id(self) -> int:
         """Id of the next rollout: behind all that were given, also by an add that was interrupted before it counted."""
-        held = self._contents.table["rollout_id"]
-        if len(held):
+        if self._adding and len(held := self._contents.table["rollout_id"]):
             self._added = max(self._added, (int(held[-1]) - self._first_id) // self._id_stride + 1)
+        self._adding = True
         return self._first_id + self._id_stride * self._added
 
     def _new_priority(self) -> float:
         rule = getattr(self.sampler, "new_priority", None)
         return 1.0 if rule is None else float(rule(self._contents.columns))
 
-    def _admitted(
-        self, rollouts: Rollouts, train_step: int, priorities: Any
-    ) -> tuple[Int | None, dict[str, int], Rollouts, Any]:
+    def _admitted(self, rollouts: Rollouts, priorities: Any) -> tuple[Int | None, dict[str, int], Rollouts, Any]:
         """Positions of what may enter (None: all), how many each rule refused, those rollouts, their priorities."""
         check_rollouts(rollouts)
         given = None if priorities is None else check_priorities(priorities, len(rollouts))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, MissingExtraError
-from ostinato.rollouts import Rollouts
+from ostinato.rollouts import TOKEN_COLUMNS, Rollouts
 from ostinato.setting_checks import check_whole
 
 Int = NDArray[np.int64]
@@ -38,6 +38,11 @@ class Blocks:
         self.item_bytes = item_bytes
         self.arrays: list[NDArray[Any] | None] = []
         self.addresses: Int = np.zeros(4, np.int64)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # a copy's memory is elsewhere
+        self.__dict__.update(state)
+        for number, array in enumerate(self.arrays):
+            self.put(number, array)
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Blocks:
@@ -107,7 +112,8 @@ class Exchanged(NamedTuple):
     `departed` int64 (6, rows that left): uses, tokens, handles, the first `unused` of prompts nobody uses any more, and
     the first `slabs` that tokens left, with how many; -1: the handles are still to be released and the payload to be
     filled in. `first`: the first live row. The first `placed` rows came to the open slab, with `items`. `shared`: rows
-    that use the given prompt now, 0: theirs is still to be stored.
+    that use the given prompt now, 0: theirs is still to be stored. `slab`, `gone`: the first of those slabs,
+    and the tokens that left it.
     """
 
     departed: Int
@@ -117,6 +123,30 @@ class Exchanged(NamedTuple):
     placed: int
     items: int
     shared: int
+    slab: int
+    gone: int
+
+
+class Apart:
+    """Rollouts whose token rows stand apart, as their maker gave them, and whose other columns stand in a record.
+
+    `record`: the row columns and offsets, without tokens. `given`: the rows of tokens, masks and log-probs, and values
+    of row columns, which are to be written to the addresses `targets`, as the `kinds` that `compiled_given` numbers.
+    `rows` (3, n) and `columns` (row columns): addresses. `source`: the name of their data set. `one_version`: the
+    newest weights are the oldest.
+    """
+
+    def __init__(self, record: Rollouts, one_version: bool, columns: Int, kinds: Int, targets: Int) -> None:
+        self.record, self.one_version, self.columns = record, one_version, columns
+        self.kinds, self.targets = kinds, targets
+        self.rows = np.empty((len(TOKEN_COLUMNS), len(record)), np.int64)
+        self.given: tuple[Any, ...] = ()
+        self.source = ""
+
+    def packed(self, *names: str, first: int = 0) -> Columns:
+        """Token columns from rollout `first` on, one row after the other; no names: all."""
+        rows = dict(zip(TOKEN_COLUMNS, self.given, strict=False))
+        return {name: np.concatenate(rows[name][first:]) for name in names or rows}
 
 
 class TableBlocks(Protocol):
@@ -198,12 +228,14 @@ class Kernels(Protocol):
         users: Int,
         handles: Int,
         gap: tuple[int, int, int, int, int],
+        apart: Apart | None = None,
     ) -> Exchanged | None:
         """`append` plain rollouts of one group, `kill` the oldest and fill in payload; None, not done: no such way.
 
         That is where `inspect`, at the insert step that is `settled`, would raise or give anything but None, too.
         `users` of each prompt. `handles` for the new spans, none: as many rows leave and hand on theirs. `gap`: the
         first live row, the open slab, the place there, the room behind it, and a prompt that may be theirs (-1).
+        `apart`: where the token rows are, if not in `rollouts`.
         """
 
     def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:

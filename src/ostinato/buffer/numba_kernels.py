@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer import compiled, compiled_exchange, compiled_rows
+from ostinato.buffer import compiled, compiled_exchange, compiled_given, compiled_inspect, compiled_rows
 from ostinato.buffer.kernels import (
     LAST_STEP,
+    Apart,
     Blocks,
     Columns,
     Departed,
@@ -39,7 +40,7 @@ NEW = ("length", "rollout_id", "uses", "last_use_step", *SETTLED, "alive", "payl
 KILLED = ("uses", "length", "alive")
 """Columns that an append and a kill read or write."""
 
-_rows_of, _finite_of = attrgetter(*ROWS), attrgetter(*FINITE_ROWS)
+_rows_of, _finite_of, _settled = attrgetter(*ROWS), attrgetter(*FINITE_ROWS), itemgetter(*SETTLED)
 
 LEAST_BYTES_A_THREAD = 1 << 19
 """Below this a second thread costs more than it copies."""
@@ -48,7 +49,8 @@ LEAST_BYTES_A_THREAD = 1 << 19
 class NumbaKernels:
     """One memcpy a span."""
 
-    name, exchanges = "numba", True
+    name, exchanges = "numba", compiled_given.KNOWN is not None
+    number_kinds = compiled_given.KIND_OF
 
     def __init__(self, threads: int = 1) -> None:
         self._pool = ThreadPoolExecutor(threads - 1, "ostinato-copy") if threads > 1 else None
@@ -107,7 +109,8 @@ class NumbaKernels:
         self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
     ) -> None:
         """See `Kernels.append`."""
-        compiled_rows.append(*self._appending(table, start, rollouts, ids, settled))
+        new: list[Any] = [*table.blocks.values(), *_rows_of(rollouts), rollouts.offsets, ids, *_settled(settled)]
+        compiled_rows.append(start, self._written(table), *new)
 
     def exchange(
         self,
@@ -119,24 +122,35 @@ class NumbaKernels:
         users: Int,
         handles: Int,
         gap: tuple[int, int, int, int, int],
+        apart: Apart | None = None,
     ) -> Exchanged | None:
         """See `Kernels.exchange`."""
+        base, prompts = of.tokens.blocks, of.prompt_spans
+        if len(handles):
+            handles = np.ascontiguousarray(handles)
         departed = np.empty((6, len(ids) - len(handles)), np.int64)
-        tokens, prompts = of.tokens, of.prompt_spans
-        read: list[Any] = [departed, handles]
-        read += map(np.ascontiguousarray, (rollouts.tokens, rollouts.behavior_logprobs, rollouts.loss_mask))
-        read += [tokens.spans, users, tokens.blocks["tokens"].addresses, tokens.blocks["behavior_logprobs"].addresses]
-        read += [prompts.spans, prompts.blocks["values"].addresses, *gap]
-        done = compiled_exchange.exchange(tuple(self._appending(table, table.span, rollouts, ids, settled)), *read)
+        own: list[Any] = [departed, handles, of.tokens.spans, users, base["tokens"].addresses]
+        own += [base["behavior_logprobs"].addresses, prompts.spans, prompts.blocks["values"].addresses]
+        arrays = self._written(table), *table.blocks.values(), ids, *own
+        about: Any = id(arrays) + tuple.__basicsize__, (table.span, *_settled(settled)), gap
+        if apart is not None:
+            done = compiled_exchange.exchange_rows(*about, apart.columns, rollouts.offsets, apart.rows)  # type: ignore[call-arg]
+        else:
+            rows = map(np.ascontiguousarray, (rollouts.tokens, rollouts.loss_mask, rollouts.behavior_logprobs))
+            given: Any = (_rows_of(rollouts), rollouts.offsets, *rows)
+            done = compiled_exchange.exchange(*about, *given)
         return Exchanged(departed, *done) if done[0] >= 0 else None
 
-    def _appending(
-        self, table: TableBlocks, start: int, rollouts: Rollouts, ids: Int, settled: Mapping[str, float]
-    ) -> list[Any]:
+    def read(self, to: Apart, alone: bool) -> bool:
+        """Read what `to` was given into it; False: something is unusual. `alone`: values, no lists of them."""
+        about = to.kinds, to.targets, to.rows, to.record.offsets
+        return bool(compiled_given.read(compiled_given.KNOWN, id(to.given), alone, *about))
+
+    def _written(self, table: TableBlocks) -> Int:
+        """Where the columns that an append writes stand in their blocks."""
         if self._appended is None:
             self._appended = np.array([table.place(name) for name in (*ROWS, *NEW)], np.int64)
-        last = [settled[name] for name in SETTLED]
-        return [start, self._appended, *table.blocks.values(), *_rows_of(rollouts), rollouts.offsets, ids, *last]
+        return self._appended
 
     def kill(self, table: TableBlocks, rows: Int, first: int) -> tuple[Departed, int]:
         """See `Kernels.kill`."""
@@ -165,7 +179,7 @@ class NumbaKernels:
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """See `Kernels.inspect`."""
         kinds = np.empty(len(rollouts), np.int8)
-        greatest = compiled_rows.inspect(
+        greatest = compiled_inspect.inspect(
             np.ascontiguousarray(rollouts.loss_mask),
             np.ascontiguousarray(rollouts.behavior_logprobs).view(np.int32),
             rollouts.offsets,

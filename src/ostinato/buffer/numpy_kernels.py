@@ -130,24 +130,30 @@ class NumpyKernels:
         """See `Kernels.draw`."""
         if not table["alive"][rows].all():
             return None
-        row = table.gather(rows)
-        repeat, last = occurrence(rows), row["last_use_step"]
-        since = np.where(repeat > 0, 0, np.where(last < 0, -1, train_step - last))
-        np.add.at(table["uses"], rows, 1)
+        row, held = table.gather(rows), table["uses"]
+        np.add.at(held, rows, 1)
         table["last_use_step"][rows] = train_step
+        uses, last = row["uses"].copy(), row["last_use_step"]
+        since = train_step - last
+        since[last < 0] = -1
+        several = np.flatnonzero(held[rows] - uses > 1)
+        repeat = occurrence(rows[several])
+        uses[several] += repeat
+        again = several[repeat > 0]
+        since[again] = 0
         new = int(np.count_nonzero(since == -1))
         age = staleness(train_step, row["policy_version_min"])
         sums = (
             age.sum(),
             since.sum() + new,
             new,
-            np.count_nonzero(repeat),
+            len(again),
             np.count_nonzero(row["reward"] > correct_above),
             np.count_nonzero(row["group_reward_std"] > 0),
         )
         by_source = np.bincount(row["source_code"], minlength=len(table.sources))
         stay = residence(train_step, row["insert_step"])
-        return Drawn(row, row["uses"] + repeat, since, age, stay, np.array(sums, np.float64), by_source)
+        return Drawn(row, uses, since, age, stay, np.array(sums, np.float64), by_source)
 
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """See `Kernels.inspect`."""
@@ -187,7 +193,7 @@ class NumpyKernels:
 
 def _located(of: Spans, handles: Int) -> Int:
     """Block, start and length of each span, a row of what was asked each."""
-    located: Int = of.spans.T[handles].T
+    located: Int = of.spans.T.take(handles, axis=0).T
     return located
 
 

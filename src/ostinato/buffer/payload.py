@@ -8,7 +8,7 @@ of the policy) is stored whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.arena import Arena
 from ostinato.buffer.blobs import COLUMN, Blobs
-from ostinato.buffer.kernels import Columns, Exchanged, Kernels, TableBlocks, item_bytes
+from ostinato.buffer.kernels import Apart, Columns, Exchanged, Kernels, TableBlocks, item_bytes
 from ostinato.buffer.tally import PLAIN, WHOLE
 from ostinato.buffer.texts import HEADER, are_texts, decoded, encoded
 from ostinato.buffer.workspace import Workspace
@@ -128,15 +128,22 @@ class Payload:
         return handles
 
     def exchange(
-        self, table: TableBlocks, rollouts: Rollouts, ids: NDArray[np.int64], settled: Mapping[str, float], leaving: int
+        self,
+        table: TableBlocks,
+        rollouts: Rollouts,
+        ids: NDArray[np.int64],
+        settled: Mapping[str, float],
+        leaving: int,
+        apart: Apart | None,
     ) -> Exchanged | None:
         """See `Kernels.exchange`; `leaving` rows, none or as many as come. What they leave is released here."""
         tokens, prompts, n = self.tokens, self.prompts, len(ids)
         if leaving not in (0, n) or self.masks.live_items or self.extras:
             return None
         handles = NO_HANDLES if leaving else tokens.new_handles(n)
-        gap = (table.first, *tokens.gap, prompts.candidate(rollouts.tokens, int(rollouts.prompt_length[0])))
-        done = self._kernels.exchange(table, rollouts, ids, settled, self, prompts.users, handles, gap)
+        leader = rollouts.tokens if apart is None else apart.given[0][0]
+        gap = (table.first, *tokens.gap, prompts.candidate(leader, int(rollouts.prompt_length[0])))
+        done = self._kernels.exchange(table, rollouts, ids, settled, self, prompts.users, handles, gap, apart)
         if done is None:
             tokens.unused(handles)
             return None
@@ -144,13 +151,18 @@ class Payload:
             handles = done.departed[2]
         if done.slabs < 0:
             tokens.release(handles)
-        for slab, items in sorted(done.departed[4:, : max(done.slabs, 0)].T.tolist()):
-            tokens.thin(slab, items)
+        if done.slabs == 1:
+            tokens.thin(done.slab, done.gone)
+        elif done.slabs > 1:
+            for slab, items in sorted(done.departed[4:, : done.slabs].T.tolist()):
+                tokens.thin(slab, items)
         if done.unused:
             prompts.forget(done.departed[3, : done.unused])
         if done.slabs >= 0:
             at = done.placed
-            tokens.filled(done.items, (handles[at:], *_behind_prompts(rollouts, at)) if at < n else None)
+            tokens.filled(
+                done.items, (handles[at:], *_behind_prompts(rollouts, at, apart, tokens.blocks)) if at < n else None
+            )
         prompts.shared += done.shared
         return done
 
@@ -230,11 +242,15 @@ def _values(column: Extra) -> NDArray[Any]:
     return column.values if isinstance(column, Ragged) else column
 
 
-def _behind_prompts(rollouts: Rollouts, first: int) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
-    """Token columns, and where in them what follows the prompts of the rollouts from `first` on begins: how much."""
-    columns = {name: np.ascontiguousarray(getattr(rollouts, name)) for name in TOKEN_COLUMNS}
+def _behind_prompts(
+    rollouts: Rollouts, first: int, apart: Apart | None, tokens: Iterable[str]
+) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
+    """These token columns, and where in them what follows the prompts from rollout `first` on begins: how much."""
     starts = rollouts.offsets[first:-1] + rollouts.prompt_length[first:]
-    return columns, starts, rollouts.offsets[first + 1 :] - starts
+    lengths = rollouts.offsets[first + 1 :] - starts
+    if apart is not None:
+        return apart.packed(*tokens, first=first), starts - rollouts.offsets[first], lengths
+    return {name: np.ascontiguousarray(getattr(rollouts, name)) for name in tokens}, starts, lengths
 
 
 def _token_arrays(out: Workspace, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ostinato.buffer.checks import check_count, check_ids, check_layout, check_memory, check_step, checked_limiter
 from ostinato.buffer.draws import check_generator, checked_pick, draw_columns, rows_of_prompts, strategy_of
+from ostinato.buffer.holdings import NONE
 from ostinato.buffer.keeper import Keeper
-from ostinato.buffer.limits import Limiter
+from ostinato.buffer.limits import Limiter, MinSize
 from ostinato.buffer.padding import Layout, PaddedDraw, padded
 from ostinato.buffer.sampling import PromptStrategy
 from ostinato.buffer.sampling.protocol import Remembering
@@ -21,6 +22,7 @@ from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import DataError
 from ostinato.protocols import Draw
+from ostinato.rollouts import Rollouts
 from ostinato.setting_checks import MOST
 
 Int = NDArray[np.int64]
@@ -65,9 +67,53 @@ class ReplayBuffer(Keeper):
         `prompt_id` among the columns, it takes half the time of making `Rollouts` first. Groups cost
         less a rollout.
         """
-        rollouts = self._single.of(tokens, loss_mask, behavior_logprobs, columns)
-        given = None if priority is None else [priority]
-        return int(self.add(rollouts, train_step=train_step, priorities=given)[0])
+        rows = tokens, loss_mask, behavior_logprobs
+        ids = self._taken(rows, columns, train_step, alone=True) if priority is None else NONE
+        if not len(ids):
+            given = None if priority is None else [priority]
+            try:
+                ids = self.add(self._single.of(*rows, columns), train_step=train_step, priorities=given)
+            finally:
+                self._single.forget()
+        return int(ids[0])
+
+    def add_rows(
+        self,
+        tokens: Sequence[Any],
+        loss_mask: Sequence[Any],
+        behavior_logprobs: Sequence[Any],
+        *,
+        train_step: int,
+        priorities: Any = None,
+        **columns: Any,
+    ) -> Int:
+        """`add` of rollouts given as in `Rollouts.from_rows`, without a record in between; returns what `add` does.
+
+        That is twice as fast for a group whose rows are lists of arrays of the stored dtypes, with `prompt_length` and
+        `prompt_id` among the columns, and compiled kernels. Else it is `from_rows` and `add`.
+        """
+        rows = tokens, loss_mask, behavior_logprobs
+        ids = self._taken(rows, columns, train_step, alone=False) if priorities is None else NONE
+        if len(ids):
+            return ids
+        return self.add(Rollouts.from_rows(*rows, **columns), train_step=train_step, priorities=priorities)
+
+    def _taken(self, rows: tuple[Any, Any, Any], columns: dict[str, Any], train_step: int, *, alone: bool) -> Int:
+        """Take rollouts in without a record of their own; returns their ids, none where that cannot be."""
+        known = type(train_step) is int and self._contents.train_step <= train_step < MOST
+        if not known or not self._holdings.exchanges or self.admission or type(self).add is not Keeper.add:
+            return NONE
+        try:
+            apart = self._given.read(rows, columns, alone=alone)
+            if apart is None:
+                return NONE
+            n = len(apart.record)
+            free = type(self.limiter) is MinSize or self.limiter.can_add(n, self._traffic())
+            if not free or n > self._holdings.capacity:
+                return NONE
+            return self._entered(apart.record, None, train_step, {}, apart)
+        finally:
+            self._given.forget()
 
     def can_sample(self, n: int) -> bool:
         """Whether the limiter lets a batch of n >= 1 out now, and a sampler that never repeats a row finds enough."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +12,15 @@ from ostinato.rollouts import ROW_COLUMNS, TOKEN_COLUMNS, Rollouts
 _TAKES: dict[type[np.generic], tuple[tuple[type, ...], float]] = {
     np.int64: ((int, np.int64), 1 << 62),
     np.int32: ((int, np.int64), 1 << 31),
-    np.float64: ((float, int), math.inf),
-    np.float32: ((float, int), 1e38),
+    np.float64: ((float, int), 1 << 62),
+    np.float32: ((float, int), 1 << 53),
     np.bool_: ((bool, np.bool_), 2),
 }
 _KINDS = {name: _TAKES[dtype] for name, dtype in ROW_COLUMNS.items() if dtype in _TAKES}
 """What a column of numbers takes as it comes: types, and a bound of the absolute value. The rest is looked at."""
 
 _DTYPES = tuple(np.dtype(dtype) for dtype in TOKEN_COLUMNS.values())
+_NO_ROWS = {name: np.empty(0, dtype) for name, dtype in TOKEN_COLUMNS.items()}
 
 
 class SingleRow:
@@ -42,6 +42,11 @@ class SingleRow:
             return self._record
         single = {name: value if name == "extras" else [value] for name, value in columns.items()}
         return Rollouts.from_rows([tokens], [loss_mask], [behavior_logprobs], **single)
+
+    def forget(self) -> None:
+        """Let go of the rows of the latest record."""
+        for name, row in _NO_ROWS.items():
+            object.__setattr__(self._record, name, row)
 
     def _write(self, columns: Mapping[str, Any], length: int) -> bool:
         """Write the row columns; False: they need more than that."""

@@ -107,13 +107,16 @@ class Table:
     def code_of(self, sources: NDArray[np.str_]) -> NDArray[np.int32] | int:
         """Codes of source names, one number when all are the same; new names are added."""
         if len(sources) and all_the_same(sources):
-            first = str(sources[0])
-            if first not in self.sources:
-                self.sources += (first,)
-            return self.sources.index(first)
+            return self.code_of_name(str(sources[0]))
         names, codes = np.unique(sources, return_inverse=True)
         self.sources += tuple(name for name in names.tolist() if name not in self.sources)
         return np.array([self.sources.index(name) for name in names.tolist()], np.int32)[codes.reshape(-1)]
+
+    def code_of_name(self, source: str) -> int:
+        """The code of one source name; a new one is added."""
+        if source not in self.sources:
+            self.sources += (source,)
+        return self.sources.index(source)
 
     def append(self, n: int) -> int:
         """Add n live rows behind the newest, to be written to; returns the first. For the room see `needs_room`."""

@@ -1,95 +1,118 @@
 """Copying and filling many spans of memory at once with numpy alone, at the speed of `memcpy`.
 
-A span is cut into windows of equal size, the last of which may overlap the one before. All windows of one size are
-items of one array that lies over the whole memory and begins an item at every byte, so that one indexing fetches them
-all and one indexing sets them. A slice and an assignment in Python for every span would take several times as long as
-the copy itself.
+Spans of about one length are covered by two windows each, as long as the shortest of them: one at the beginning, one at
+the end. All windows of one size are items of one array that lies over the whole memory and begins an item at every
+byte, so that one indexing fetches them all and one indexing sets them. A slice and an assignment in Python for every
+span take several times as long as the copy itself, but for spans so long that it counts more to copy them but once.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections import deque
-from functools import cache
-from itertools import pairwise, repeat
+from functools import cache, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.ragged import offsets_of
-
 Int = NDArray[np.int64]
 
-LARGEST_BYTES = 1 << 12
-"""Of a window."""
+LONG_BYTES = 1 << 11
+"""From here on spans are copied one by one."""
+
+FEW = 64
+"""So many spans are, too."""
 
 FIRST, SPACE = 1, 1 << 48
 """The first address, since numpy takes 0 for none, and how many there are."""
 
-FETCHED_BYTES = 96 << 10
+FETCHED_BYTES = 64 << 10
 """Fetched before they are set: still in the cache then, and too few for memory that the system must clear."""
 
-FEW = 64
-"""So many spans are sooner copied one by one."""
+_POWERS = (1 << np.arange(LONG_BYTES.bit_length())).astype(np.int16)
 
 
 class Windows:
-    """What covers n spans of these lengths, int64 (n,), in items of `item` bytes: 1, 2, 4 or 8."""
+    """What covers n spans of these lengths, int64 (n,), in items of at most `item` bytes: 1, 2, 4 or 8."""
 
     def __init__(self, lengths: Int, item: int = 1) -> None:
         self.lengths = lengths
-        self._few = len(lengths) <= FEW
-        if not self._few:
-            self._cover(lengths, LARGEST_BYTES // item)
+        self._alone: Int | slice = slice(None)
+        self._sizes: list[tuple[int, int, int, bool]] = []
+        if len(lengths) > FEW:
+            self._cover(lengths, LONG_BYTES // item)
 
-    def _cover(self, lengths: Int, largest: int) -> None:
-        """The span each window belongs to and where in it it begins; of each size the first window, and the end."""
-        logs = np.minimum((np.frexp(lengths)[1] - 1) >> 1, (largest.bit_length() - 1) >> 1)  # -1: of no items
-        order = logs.astype(np.int8).argsort(kind="stable")
-        logs, sorted_lengths = logs[order], lengths[order]
-        sizes = 1 << 2 * np.maximum(logs, 0)
-        counts = (sorted_lengths + sizes - 1) // sizes
-        firsts = offsets_of(counts)
-        places = np.repeat(np.arange(len(order)), counts)
-        within = (np.arange(len(places)) - firsts[places]) * sizes[places]
-        self._spans, self._shifts = order[places], np.minimum(within, (sorted_lengths - sizes)[places])
-        ends = firsts[np.searchsorted(logs, np.arange(int(logs.max(initial=-1)) + 2))].tolist()
-        self._sizes = [(4**log, begin, end) for log, (begin, end) in enumerate(pairwise(ends)) if begin < end]
+    def _cover(self, lengths: Int, long: int) -> None:
+        """Sort the spans that are not long; those less than twice as long as a power of two share a size."""
+        short = np.minimum(lengths, long).astype(np.int16)
+        order = short.argsort(kind="stable")
+        short = short[order]
+        cuts = short.searchsorted(_POWERS[: long.bit_length()]).tolist()
+        self._alone, self._order = order[cuts[-1] :], order[: cuts[-1]]
+        ordered = short[: cuts[-1]].astype(np.int64)
+        self._last = ordered.copy()  # where the last window begins
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                size = int(ordered[begin])
+                self._last[begin:end] -= size
+                self._sizes.append((size, begin, end, size < ordered[end - 1]))
 
     def copy(self, to: Int, of: Int, item: int) -> None:
         """Copy spans from addresses to addresses, int64 (n,); none that is set may overlap another one."""
-        if self._few:
-            deque(map(ctypes.memmove, to.tolist(), of.tolist(), (item * self.lengths).tolist()), 0)
+        to, of = to - FIRST, of - FIRST
+        memory, alone = _memory(), self._alone
+        spans = to[alone].tolist(), of[alone].tolist(), (item * self.lengths[alone]).tolist()
+        for target, source, size in zip(*spans, strict=True):
+            memory[target : target + size] = memory[source : source + size]
+        if not self._sizes:
             return
-        shifts = item * self._shifts - FIRST
-        to, of = to[self._spans] + shifts, of[self._spans] + shifts
-        for size, begin, end in self._sizes:
-            memory, step = _memory(item * size), FETCHED_BYTES // (item * size)
-            for first in range(begin, end, step):
-                last = min(first + step, end)
-                memory[to[first:last]] = memory[of[first:last]]
+        to, of, last = to[self._order], of[self._order], item * self._last
+        self._move(to, of, item, once=True)
+        self._move(to + last, of + last, item, once=False)
+
+    def _move(self, to: Int, of: Int, item: int, *, once: bool) -> None:
+        for count, begin, end, longer in self._sizes:
+            if once or longer:
+                size = item * count
+                items, step = _items(size), FETCHED_BYTES // size
+                for first in range(begin, end, step):
+                    some = slice(first, min(first + step, end))
+                    items[to[some]] = items[of[some]]
 
     def fill(self, to: Int, item: int, byte: int) -> None:
         """Set every byte of spans at these addresses, int64 (n,)."""
-        if self._few:
-            deque(map(ctypes.memset, to.tolist(), repeat(byte), (item * self.lengths).tolist()), 0)
+        to = to - FIRST
+        memory, sizes = _memory(), (item * self.lengths[self._alone]).tolist()
+        value = memoryview(bytes((byte,)) * max(sizes, default=0))
+        for target, size in zip(to[self._alone].tolist(), sizes, strict=True):
+            memory[target : target + size] = value[:size]
+        if not self._sizes:
             return
-        to = to[self._spans] + (item * self._shifts - FIRST)
-        for size, begin, end in self._sizes:
-            _memory(item * size)[to[begin:end]] = np.full(item * size, byte, np.uint8).view(f"V{item * size}")
+        to = to[self._order]
+        last, short = to + item * self._last, np.full(LONG_BYTES, byte, np.uint8)
+        for count, begin, end, longer in self._sizes:
+            items = _items(item * count)
+            one = short[: item * count].view(items.dtype)
+            items[to[begin:end]] = one
+            if longer:
+                items[last[begin:end]] = one
+
+
+@lru_cache(1 << 10)
+def _items(size: int) -> NDArray[np.void]:
+    """The memory of this process as items of so many bytes, one at every byte."""
+    return np.ndarray((SPACE - size + 1,), f"V{size}", _memory(), 0, (1,))
 
 
 @cache
-def _memory(size: int) -> NDArray[np.void]:
-    """The memory of this process as items of so many bytes, one at every byte."""
+def _memory() -> memoryview:
+    """The memory of this process, byte by byte."""
 
     class Everything:
         __array_interface__ = {  # noqa: RUF012 - numpy reads it once
             "version": 3,
             "data": (FIRST, False),
             "shape": (SPACE,),
-            "strides": (1,),
-            "typestr": f"|V{size}",
+            "typestr": "|u1",
         }
 
-    return np.asarray(Everything())
+    return np.asarray(Everything()).data

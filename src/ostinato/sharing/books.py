@@ -40,13 +40,18 @@ class UseBook:
 
     def draw(self, ring: Int, row: Int, train_step: int) -> tuple[Int, Int]:
         """Note one draw of each row; returns uses before it and steps since the last (-1: none), repeats in order."""
-        places = self._first[ring] + row % self._capacity[ring]
-        words, repeat = self._words[places], occurrence(places)
+        several = len(self._capacity) > 1
+        places = self._first[ring] + row % self._capacity[ring] if several else row % self._capacity[0]
+        words = self._words[places]
         known = words[:, 0] == row
-        uses, since = words[:, 1] * known, np.where(known, train_step - words[:, 2], -1)
-        words[:, 0], words[:, 1], words[:, 2] = row, uses + repeat + 1, train_step
-        if repeat.any():
-            uses, since = uses + repeat, np.where(repeat > 0, 0, since)
+        uses, since = words[:, 1] * known, train_step - words[:, 2]
+        since[~known] = -1
+        words[:, 0], words[:, 1], words[:, 2] = row, uses + 1, train_step
+        if len(set(places.tolist())) < len(places):
+            repeat = occurrence(places)
+            uses += repeat
+            words[:, 1] += repeat
+            since[repeat > 0] = 0
             order = np.argsort(repeat, kind="stable")  # the highest count of a repeated row is written last
             places, words = places[order], words[order]
         self._words[places] = words

@@ -20,6 +20,7 @@ from ostinato.sharing.rows import Rows
 
 LEAST_EXPOSED = 1 / 256
 ATTEMPTS, ROUNDS = 20, 50
+NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,16 @@ class Picker:
         torn = rows.torn(ring, row)
         for _ in range(ROUNDS):
             rows.check(ring, row, records, torn)
-            first = np.flatnonzero(exposed & ~torn)
+            first = np.flatnonzero(exposed & ~torn) if np.count_nonzero(exposed) else NONE
             if len(first):
                 kept = records.select(first)
                 used = rows.keep(ring[first], kept, used)
                 records.put(first, kept)
                 block[first] = len(rows.rings)
                 torn |= exposed & rows.torn(ring, row)
-            todo = np.flatnonzero(torn)
-            if not len(todo):
+            if not np.count_nonzero(torn):
                 break
+            todo = np.flatnonzero(torn)
             self.torn += len(todo)
             if (picked := self._pick(rows, len(todo), rng)) is None:
                 return None
@@ -86,8 +87,10 @@ class Picker:
         else:
             return None
         rollouts = rows.joined(ring, block, records, out)
-        late = rows.torn(ring, row) & (block < len(rows.rings))
-        return None if late.any() else Batch(ring, row, records, rollouts)
+        late = rows.torn(ring, row)
+        if np.count_nonzero(late) and np.count_nonzero(late & (block < len(rows.rings))):
+            return None
+        return Batch(ring, row, records, rollouts)
 
     def _pick(self, rows: Rows, n: int, rng: np.random.Generator) -> tuple[Int, Int, NDArray[np.bool_]] | None:
         """Ring and row numbers, and which of them to copy first; None when nothing is held."""

@@ -10,7 +10,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.buffer.checks import find_fault
+from ostinato.buffer.checks import find_fault, is_sound
 from ostinato.errors import ConfigError, DataError, RunError
 from ostinato.rollouts import Rollouts
 from ostinato.setting_checks import check_whole
@@ -88,7 +88,8 @@ class SharedProducer:
             raise RunError(f"producer {self.name!r} is closed; a new one of this name goes on in its ring")
         if not len(rollouts):
             return np.empty(0, np.int64)
-        find_fault(rollouts, train_step)
+        if not is_sound(rollouts, train_step):
+            find_fault(rollouts, train_step)
         with self._adding:
             first = self._writer.append(rollouts, train_step, self._wait)
         return np.arange(first, first + len(rollouts)) * MAX_RINGS + self.slot

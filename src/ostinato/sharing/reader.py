@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from ostinato.buffer.draws import ONE
 from ostinato.buffer.kernels import kernels as kernels_of
 from ostinato.buffer.workspace import FreshMemory, Workspace
 from ostinato.errors import ConfigError, DataError, RunError
@@ -201,9 +202,9 @@ class SharedReader:
         return Draw(
             rollouts=batch.rollouts,
             rollout_ids=batch.row * MAX_RINGS + self._rows.slots[batch.ring],
-            importance_weights=np.ones(len(batch.row)),
+            importance_weights=ONE.repeat(len(batch.row)),
             staleness=staleness(train_step, batch.rollouts.policy_version_min),
-            residence=residence(train_step, batch.records["insert_step"].astype(np.int64)),
+            residence=residence(train_step, batch.records["insert_step"]),
             uses=uses,
             steps_since_last_use=since,
         )

@@ -13,16 +13,17 @@ Int = NDArray[np.int64]
 
 
 class Records:
-    """n records in memory of their own. By payload column, int64 (n, columns): `starts` and `counts`, which are views,
-    and `sizes`, the bytes of each span."""
+    """n records in memory of their own. By payload column, int64 (columns, n): `starts`, `counts` and `widths`, copied
+    once more, and `sizes`, the bytes of each span."""
 
     def __init__(self, layout: Layout, raw: NDArray[np.uint8]) -> None:
         self.layout = layout
         self.raw = raw
         self._fields: NDArray[Any] = raw.view(layout.record)[:, 0]
-        words, k = raw.view(np.int64), len(layout.columns)
-        self.starts, self.counts, self.widths = words[:, :k], words[:, k : 2 * k], words[:, 2 * k : 3 * k]
-        self.sizes: Int = self.counts * self.widths * layout.cells
+        k = len(layout.columns)
+        self._spans: Int = raw.view(np.int64)[:, : 3 * k].T.copy()
+        self.starts, self.counts, self.widths = self._spans[:k], self._spans[k : 2 * k], self._spans[2 * k :]
+        self.sizes: Int = self.counts * self.widths * layout.cells[:, None]
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -36,13 +37,16 @@ class Records:
         found: dict[str, NDArray[Any]] = {}
         for word, first, names in self.layout.blocks:
             block = self.raw.view(word)[:, first : first + len(names)].T.copy()
-            found |= {name: values.view(RECORD_COLUMNS[name]) for name, values in zip(names, block, strict=True)}
+            for name, values in zip(names, block, strict=True):
+                dtype = RECORD_COLUMNS[name]
+                found[name] = values if dtype is word.type else values.view(dtype)
         return found
 
     def select(self, rows: Any) -> Records:
-        """Some of them, copied."""
+        """Some of them, copied; their spans are where their rings have them."""
         return Records(self.layout, self.raw[rows])
 
     def put(self, rows: Int, others: Records) -> None:
         """Exchange some of them."""
-        self.raw[rows], self.sizes[rows] = others.raw, others.sizes
+        self.raw[rows] = others.raw
+        self._spans[:, rows], self.sizes[:, rows] = others._spans, others.sizes

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import platform
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ HEAD, TAIL, NEXT_BYTE, WRITTEN_NS, PID, STARTS, CLOSED, LAYOUT_BYTES, SOURCE_BYT
 
 LOCK_WAIT_S = 10.0
 """How long to wait for a ring's lock, which is held for one copy."""
+
+_NOTHING = nullcontext()
 
 
 def lock_free_is_safe() -> bool:
@@ -116,14 +118,9 @@ class Ring:
             raise DataError(f"{self.path} is damaged: rows {tail} to {head}, its capacity is {self.settings.capacity}")
         return tail, max(tail, head)
 
-    @contextmanager
-    def copying(self) -> Iterator[None]:
+    def copying(self) -> AbstractContextManager[object]:
         """Around every copy: nothing under "seqlock", alone under "flock"."""
-        if self.lock is None:
-            yield
-            return
-        with self.lock.held(LOCK_WAIT_S):
-            yield
+        return _NOTHING if self.lock is None else self.lock.held(LOCK_WAIT_S)
 
     def publish_layout(self, layout: Layout) -> None:
         """Say what records and payload look like; the file must be long enough."""

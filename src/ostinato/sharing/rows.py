@@ -83,9 +83,11 @@ class Rows:
 
     def records(self, ring: Int, row: Int) -> Records:
         """A copy of each row's record; meaningless where torn."""
-        layout, places = self.layout, row % self._capacity[ring]
+        layout = self.layout
         if len(self.rings) == 1:
-            return Records(layout, self.rings[0].records.take(places, axis=0))
+            alone = self.rings[0]
+            return Records(layout, alone.records.take(row % alone.settings.capacity, axis=0))
+        places = row % self._capacity[ring]
         found = np.empty((len(row), layout.record.itemsize), np.uint8)
         for number, each in enumerate(self.rings):
             own = ring == number
@@ -94,11 +96,13 @@ class Rows:
 
     def check(self, ring: Int, row: Int, records: Records, torn: NDArray[np.bool_]) -> None:
         """Raise `DataError` unless the records that are whole are of these rows and point into their ring."""
-        ends, least = records.starts + records.sizes, records.starts | records.counts | records.sizes
-        own = (records["row"] == row) & (records["prompt_length"] <= records.counts[:, 0])
-        if own.all() and least.min(initial=0) >= 0 and ends.max(initial=0) <= self._least_limit:
+        ends = records.starts + records.sizes
+        least = ends | records.starts | records.counts | records.sizes  # negative when one of them is
+        own, behind = records["row"] == row, records.counts[0] - records["prompt_length"]
+        wrong = np.count_nonzero((least | (self._least_limit - ends)) < 0) + np.count_nonzero(behind < 0)
+        if not wrong and np.count_nonzero(own) == len(row):
             return  # the short way, for rings of one size
-        fits = own & (least >= 0).all(axis=1) & (ends <= self._limits[ring, None]).all(axis=1) | torn
+        fits = own & (behind >= 0) & (least >= 0).all(axis=0) & (ends <= self._limits[ring]).all(axis=0) | torn
         if not fits.all():
             bad = int(np.flatnonzero(~fits)[0])
             raise DataError(f"{self.rings[int(ring[bad])].path} is damaged: the record of row {int(row[bad])}")
@@ -113,7 +117,7 @@ class Rows:
             grown[:used] = self._kept[:used]
             self._kept = grown
             self._blocks.put(len(self.rings), grown)
-        of = np.repeat(ring, len(self.layout.columns))
+        of = np.concatenate([ring] * len(self.layout.columns))
         to = np.full(len(of), len(self.rings))
         self._kernels.copy(self._blocks, to, places[:-1], self._blocks, of, records.starts.ravel(), sizes)
         records.starts[...] = places[:-1].reshape(records.starts.shape)
@@ -124,12 +128,12 @@ class Rows:
         columns = self.layout.columns
         values = self._payload(block, records, out)
         extras: dict[str, Extra] = {
-            column.name: Ragged(values[k], offsets_of(records.counts[:, k])) if column.ragged else values[k]
+            column.name: Ragged(values[k], offsets_of(records.counts[k])) if column.ragged else values[k]
             for k, column in enumerate(columns)
             if k >= len(TOKEN_COLUMNS)
         }
         return Rollouts.trusted(
-            offsets=offsets_of(records.counts[:, 0]),
+            offsets=offsets_of(records.counts[0]),
             **dict(zip(TOKEN_COLUMNS, values, strict=False)),
             **records.columns(),
             source=self._source(ring, records["source_code"]),
@@ -138,7 +142,7 @@ class Rows:
 
     def _payload(self, block: Int, records: Records, out: Workspace) -> list[NDArray[Any]]:
         """Values of every payload column, in one piece of memory and by one call of the kernel."""
-        sizes = np.ascontiguousarray(records.sizes.T)
+        sizes = records.sizes
         ends = sizes.cumsum(axis=1)
         places, totals, begins = ends - sizes, ends[:, -1].tolist() if len(records) else [0] * len(sizes), [0]
         for total in totals:
@@ -147,12 +151,12 @@ class Rows:
         memory = out.array("payload", (begins[-1],), np.uint8)
         self._target.put(0, memory)
         to, of = np.zeros(places.size, np.int64), np.concatenate([block] * len(sizes))
-        self._kernels.copy(self._target, to, places.ravel(), self._blocks, of, records.starts.T.ravel(), sizes.ravel())
+        self._kernels.copy(self._target, to, places.ravel(), self._blocks, of, records.starts.ravel(), sizes.ravel())
         pieces = zip(self.layout.columns, begins, totals, strict=False)
         return [
-            _texts(memory[begin : begin + total], column, records.widths[:, k], sizes[k])
+            _texts(memory[begin : begin + total], column, records.widths[k], sizes[k])
             if column.text
-            else memory[begin : begin + total].view(column.dtype).reshape(-1, *column.shape)
+            else _shaped(memory[begin : begin + total].view(column.dtype), column.shape)
             for k, (column, begin, total) in enumerate(pieces)
         ]
 
@@ -163,10 +167,16 @@ class Rows:
             self._names = np.array([name for own in names for name in own], np.str_)
             self._first_name = offsets_of([len(own) for own in names])
             self._names_read = known
-        at = codes + self._first_name[ring]
-        if codes.min(initial=0) < 0 or (at >= self._first_name[ring + 1]).any():
+        at, ends = codes, self._first_name[1]
+        if len(self.rings) > 1:
+            at, ends = codes + self._first_name[ring], self._first_name[ring + 1]
+        if np.count_nonzero((codes < 0) | (at >= ends)):
             raise DataError("a ring is damaged: a record names a source that its header lacks")
-        return np.asarray(self._names[at])
+        return self._names.take(at)
+
+
+def _shaped(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return values.reshape(-1, *shape) if shape else values
 
 
 def _texts(packed: NDArray[np.uint8], column: PayloadColumn, widths: Int, sizes: Int) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class RingWriter:
         self._tail, self._head = ring.bounds()
         self._next = int(counters[NEXT_BYTE])
         self._adds: deque[tuple[int, int]] = deque()  # of each add held: row behind its last, where its bytes begin
+        self._kept: _KeptRecords | None = None
         if ring.attach():
             self._find_adds()
         counters[PID], counters[CLOSED] = os.getpid(), 0
@@ -49,22 +51,21 @@ class RingWriter:
         """
         layout, first, ring = self._layout(rollouts), self._head, self._ring
         pieces = layout.pieces(rollouts)
-        places, size = _placed(pieces)
+        begins, size = _placed(pieces)
         self._check_size(len(rollouts), size)
         start, tail = self._room(len(rollouts), size)
         wait(tail)
         if ring.layout is None:
             self._begin(layout)
-        codes = self._source_codes(rollouts)
-        places += start % ring.settings.capacity_bytes
-        records = self._records(layout, rollouts, pieces, places, start)
-        records["source_code"], records["insert_step"] = codes, train_step
+        places = [start % ring.settings.capacity_bytes + begin for begin in begins]
+        about = {"source_code": self._source_codes(rollouts), "insert_step": train_step, "add_byte": start}
+        records = self._records(layout, rollouts, pieces, places, about)
         with ring.copying():
             self._forget(tail)
             ring.counters[TAIL] = tail
             fence()
             self._copy(pieces, places)
-            self._put_records(records.view(np.uint8).reshape(len(records), layout.record.itemsize))
+            self._put_records(records)
             fence()
             self._adds.append((first + len(rollouts), start))  # before head, should an interrupt come in between
             self._next = ring.counters[NEXT_BYTE] = start + size
@@ -95,14 +96,17 @@ class RingWriter:
                 f"{settings.capacity} rollouts and {settings.capacity_bytes} bytes"
             )
 
-    def _source_codes(self, rollouts: Rollouts) -> list[int]:
+    def _source_codes(self, rollouts: Rollouts) -> list[int] | int:
+        """One number when all are the same."""
         names = rollouts.source.tolist()
-        new = [name for name in dict.fromkeys(names) if name not in self._codes]
-        self._ring.check_sources(new)
-        for name in new:
-            self._ring.add_source(name)
-            self._codes[name] = len(self._codes)
-        return [self._codes[name] for name in names]
+        various = dict.fromkeys(names)
+        new = [name for name in various if name not in self._codes]
+        if new:
+            self._ring.check_sources(new)
+            for name in new:
+                self._ring.add_source(name)
+                self._codes[name] = len(self._codes)
+        return self._codes[names[0]] if len(various) == 1 else [self._codes[name] for name in names]
 
     def _room(self, n: int, size: int) -> tuple[int, int]:
         """Where the bytes begin (counted from the first ever written), and the tail that makes room."""
@@ -123,23 +127,29 @@ class RingWriter:
             self._adds.popleft()
 
     def _records(
-        self, layout: Layout, rollouts: Rollouts, pieces: Pieces, places: NDArray[np.int64], start: int
-    ) -> NDArray[Any]:
-        records = np.zeros(len(rollouts), layout.record)
+        self, layout: Layout, rollouts: Rollouts, pieces: Pieces, places: list[int], about: dict[str, Any]
+    ) -> NDArray[np.uint8]:
+        """The records as bytes, (n, record size): valid until the next add."""
+        n = len(rollouts)
+        if self._kept is None or self._kept.layout is not layout or len(self._kept.raw) != n:
+            self._kept = _KeptRecords(layout, n)
+        values = about | {"row": np.arange(self._head, self._head + n), "add_first": self._head, "add_rows": n}
+        for k, (column, (array, offsets)) in enumerate(zip(layout.columns, pieces, strict=True)):
+            width = array.dtype.itemsize
+            item = width * column.cells
+            values[f"start_{k}"] = places[k] + item * offsets[:-1]
+            values[f"count_{k}"] = offsets[1:] - offsets[:-1]
+            values[f"width_{k}"] = width
+        fields = self._kept.fields
         for name in RECORD_COLUMNS:
-            records[name] = getattr(rollouts, name)
-        records["row"] = np.arange(self._head, self._head + len(rollouts))
-        records["add_first"], records["add_rows"], records["add_byte"] = self._head, len(rollouts), start
-        for k, (column, (values, offsets)) in enumerate(zip(layout.columns, pieces, strict=True)):
-            item = values.dtype.itemsize * column.cells
-            records[f"start_{k}"] = places[k] + offsets[:-1] * item
-            records[f"count_{k}"] = offsets[1:] - offsets[:-1]
-            records[f"width_{k}"] = values.dtype.itemsize
-        return records
+            fields[name][...] = getattr(rollouts, name)
+        for name, value in values.items():
+            fields[name][...] = value
+        return self._kept.raw
 
-    def _copy(self, pieces: Pieces, places: NDArray[np.int64]) -> None:
+    def _copy(self, pieces: Pieces, places: list[int]) -> None:
         payload = self._ring.payload
-        for (values, _), place in zip(pieces, places.tolist(), strict=True):
+        for (values, _), place in zip(pieces, places, strict=True):
             target = payload[place : place + values.nbytes].view(values.dtype).reshape(values.shape)
             target[...] = values
 
@@ -160,8 +170,17 @@ class RingWriter:
         self._adds.extend(zip((rows[last] + 1).tolist(), records["add_byte"][last].tolist(), strict=True))
 
 
-def _placed(pieces: Pieces) -> tuple[NDArray[np.int64], int]:
+class _KeptRecords:
+    """Memory for n records, and its fields by name: groups of one size are written to it one after the other."""
+
+    def __init__(self, layout: Layout, n: int) -> None:
+        self.layout = layout
+        records = np.zeros(n, layout.record)
+        self.raw: NDArray[np.uint8] = records.view(np.uint8).reshape(n, layout.record.itemsize)
+        self.fields: dict[str, NDArray[Any]] = {name: records[name] for name in layout.record.names or ()}
+
+
+def _placed(pieces: Pieces) -> tuple[list[int], int]:
     """Where each piece begins, in bytes behind the first, and the bytes of all."""
-    sizes = np.array([-(-values.nbytes // ALIGNMENT) * ALIGNMENT for values, _ in pieces], np.int64)
-    ends = np.cumsum(sizes)
-    return ends - sizes, int(ends[-1])
+    begins = [0, *accumulate(-(-values.nbytes // ALIGNMENT) * ALIGNMENT for values, _ in pieces)]
+    return begins[:-1], begins[-1]
