@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from watched_actors import StickyBackend, WatchedBackend
+from watched_actors import SlowBackend, StickyBackend, WatchedBackend
 
 from ostinato.cli.runtime import Runtime
 from ostinato.cluster.actors import Makers
@@ -68,6 +68,13 @@ def test_generator_when_killed_with_two_requests_under_way_is_started_once_and_g
     assert last["faults.generator_died"] == 1
     assert last["faults.reissued_groups"] == 1 + last.get("faults.reissued", 0) <= 2  # one for each that failed
     assert [trainer.checked for trainer in backend.trainers] == [20 * 8]
+
+
+def test_busy_seconds_when_one_request_waits_behind_another_are_those_of_each(toy, on_ray, tmp_path) -> None:
+    config = toy(loop={"generators": 1, "requests_per_generator": 2, "train_steps": 8}, buffer={"kind": "queue"})
+    make = partial(SlowBackend, config, 0.05)
+    last = run_on(config, on_ray(config, makers=Makers(make)), tmp_path / "run")[-1]
+    assert last["busy_generate_s"] >= 0.05 * last["generated"] / 4
 
 
 def test_trainers_when_killed_go_back_to_the_last_checkpoint(toy, on_ray, tmp_path) -> None:

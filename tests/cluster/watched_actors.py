@@ -89,3 +89,21 @@ class StickyBackend(ToyBackend):
 
     def generator(self) -> Sticky:
         return Sticky(*self._sticky)
+
+
+class SlowBackend(ToyBackend):
+    """The toy with generators that take `seconds` for a request."""
+
+    def __init__(self, config: RunConfig, seconds: float) -> None:
+        super().__init__(config)
+        self._slow = config, seconds
+
+    def generator(self) -> ToyGenerator:
+        config, seconds = self._slow
+
+        class Slow(ToyGenerator):
+            def stream(self, requests: Sequence[GroupRequest]) -> Iterator[Rollouts]:
+                time.sleep(seconds)
+                return super().stream(requests)
+
+        return Slow(config.toy)

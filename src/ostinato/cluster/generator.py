@@ -72,10 +72,13 @@ class RayGenerator:
         yield from answer.groups
 
     def take_busy_s(self) -> float:
-        """Seconds of decoding in `stream`, called by this thread, since its last call; failed attempts left out."""
+        """Seconds of decoding in `stream`, called by this thread, since its last call; failed attempts left out.
+
+        Requests that an engine decodes at once share its time.
+        """
         taken: float = getattr(self._busy, "seconds", 0.0)
         self._busy.seconds = 0.0
-        return taken
+        return taken if self._exact else taken / self._requests_at_once
 
     def generate(self, requests: Sequence[GroupRequest], weights: StoredWeights, version: int) -> Generation:
         """The group of each request under these weights, however often the actor has to be started for it."""

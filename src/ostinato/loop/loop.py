@@ -279,8 +279,7 @@ class Loop:
             generated = time.perf_counter()
             scorer = self.parts.scorer
             marked = [scored(scorer, group, request) for group, request in zip(finished, requests, strict=True)]
-            # Requests that an engine works on at once share its time.
-            decoding_s = busy_s(engine, generated - start) / self.config.requests_per_generator
+            decoding_s = busy_s(engine, generated - start, self.config.requests_per_generator)
             shares = decoding_s / len(items), (time.perf_counter() - generated) / len(items)
             groups = iter(marked)
             return [together([next(groups) for _ in item], [r.group_id for r in item], *shares) for item in items]
@@ -291,6 +290,7 @@ class Loop:
         return self.pace.generate(worker, done.rollouts)
 
 
-def busy_s(worker: Generator | Trainer, measured_s: float) -> float:
-    """What the worker itself says that its last work took, else what was measured around it."""
-    return worker.take_busy_s() if isinstance(worker, Timekeeper) else measured_s
+def busy_s(worker: Generator | Trainer, measured_s: float, at_once: int = 1) -> float:
+    """What the worker itself says that its last work took, else what was measured around it, which `at_once` works
+    share."""
+    return worker.take_busy_s() if isinstance(worker, Timekeeper) else measured_s / at_once
