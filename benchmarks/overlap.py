@@ -28,7 +28,7 @@ WAYS = {
     "turns": ("--loop.clock", "turns"),
     "turns, two threads": ("--loop.clock", "turns", "--threads", "2"),
     "at once": ("--loop.clock", "wall"),
-    "at once, Ray": ("--loop.clock", "wall", "--runtime", "ray"),
+    "at once, Ray": ("--loop.clock", "wall", "--runtime", "ray", "--loop.requests_per_generator", "2"),
 }
 SPARE = ("--loop.generators", "1", "--loop.trainers", "1", "--loop.mu", "1", "--threads", "1")
 PROBE_STEPS = 15
