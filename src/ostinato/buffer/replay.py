@@ -89,8 +89,9 @@ class ReplayBuffer(Keeper):
     ) -> Int:
         """`add` of rollouts given as in `Rollouts.from_rows`, without a record in between; returns what `add` does.
 
-        That is twice as fast for a group whose rows are lists of arrays of the stored dtypes, with `prompt_length` and
-        `prompt_id` among the columns, and compiled kernels. Else it is `from_rows` and `add`.
+        Twice as fast for a group of one prompt whose rows are lists of arrays of the stored dtypes, with
+        `prompt_length` and `prompt_id` among the columns, in a buffer with compiled kernels where the oldest leave and
+        nothing else has a say (rules, priorities, admission, bytes, extras). Else it is `from_rows` and `add`.
         """
         rows = tokens, loss_mask, behavior_logprobs
         ids = self._taken(rows, columns, train_step, alone=False) if priorities is None else NONE

@@ -200,7 +200,8 @@ def _payload_of(buffer: Keeper, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pay
     rollouts = from_arrays(arrays, prefix="rollouts.")
     payload = Payload.for_rollouts(rollouts, kernels)
     known = Table(sources=sources)
-    together = {name: arrays[f"together.{name}"] for name in payload.shared_parts}
+    names = [name for name in payload.shared_parts if f"together.{name}" in arrays]  # older states have none
+    together = {name: arrays[f"together.{name}"] for name in names}
     for name, numbers in together.items():
         if numbers.dtype != np.int64 or numbers.shape != (len(rollouts),):
             raise DataError(f"together.{name} is {described(numbers)}, expected int64 ({len(rollouts)},)")

@@ -78,14 +78,16 @@ class GeneratorActor:
         """The group of each request under these weights; not `exact`: or under newer ones, where another request at the
         same engine has brought them. `weights`: reference and serial, in a tuple: a bare reference Ray would fetch at
         every call, needed or not."""
-        load_s, begun = 0.0, time.perf_counter()
+        load_s = 0.0
         with self._lock:
+            begun = time.perf_counter()
             if self._held is None or (self._held[0] != weights[0] if exact else self._held[1] < weights[1]):
                 self._engine.load(ray.get(weights[0]), version)
                 self._held = weights
                 load_s = time.perf_counter() - begun
+        begun = time.perf_counter()
         groups = list(self._engine.stream(requests))
-        return Generation(groups, time.perf_counter() - begun - load_s, load_s)
+        return Generation(groups, time.perf_counter() - begun, load_s)
 
 
 class StoreActor(Holder):

@@ -59,8 +59,10 @@ def held_out(
     draws = [(Sampling(config.temperature, config.top_p, 0, max_new_tokens), config.samples)]
     if config.greedy:
         draws.append((Sampling(0.0, 1.0, 0, max_new_tokens), 1))
-    found = [
-        evaluate(generator, scorer, tasks, sampling=sampling, samples=samples, seed=stream, examples=config.examples)
-        for sampling, samples in draws
-    ]
+    found = []
+    for i, (sampling, samples) in enumerate(draws, 1):
+        shown = config.examples if i == len(draws) else 0  # the others' are not looked at
+        found.append(
+            evaluate(generator, scorer, tasks, sampling=sampling, samples=samples, seed=stream, examples=shown)
+        )
     return HeldOut(len(tasks), found[0], found[1] if config.greedy else None)

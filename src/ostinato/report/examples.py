@@ -10,26 +10,37 @@ SHOWN_CHARACTERS = 600
 
 
 def before_and_after(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """A row a prompt, from the records of each run by its label: `prompt`, `answer`, and `cells`, by "before" (the
-    first evaluation of the first run) and the label of each run (its last evaluation) the completion as `text` and
-    whether it is `correct`. Empty where no run has examples.
+    """A row a prompt, from the records of each run by its label: `prompt`, `answer`, and `cells`, by "before training"
+    (the first run's evaluation at step 0, where it has one) and the label of each run (its last evaluation) the
+    completion as `text` and whether it is `correct`. Prompts that not all runs have are left out; empty where no run
+    has examples.
     """
-    kept = {label: [r["examples"] for r in records if r.get("examples")] for label, records in runs.items()}
-    kept = {label: evaluations for label, evaluations in kept.items() if evaluations}
-    if not kept:
+    columns: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for label, records in runs.items():
+        kept = [record for record in records if record.get("examples")]
+        if kept and not columns and kept[0]["train_step"] == 0:
+            columns["before training"] = _by_prompt(kept.pop(0))
+        if kept:
+            columns[label] = _by_prompt(kept[-1])
+    if not columns:
         return []
-    columns = {"before": next(iter(kept.values()))[0]} | {label: evaluations[-1] for label, evaluations in kept.items()}
+    first = next(iter(columns.values()))
+    shared = [prompt for prompt in first if all(prompt in column for column in columns.values())]
     return [
         {
-            "prompt": _shown(rows[0]["prompt"]),
-            "answer": _shown(rows[0]["answer"]),
+            "prompt": _shown(prompt),
+            "answer": _shown(first[prompt]["answer"]),
             "cells": {
-                label: {"text": _shown(row["completion"]), "correct": row["correct"]}
-                for label, row in zip(columns, rows, strict=True)
+                label: {"text": _shown(column[prompt]["completion"]), "correct": column[prompt]["correct"]}
+                for label, column in columns.items()
             },
         }
-        for rows in zip(*columns.values(), strict=False)  # runs may have kept examples of more or fewer prompts
+        for prompt in shared
     ]
+
+
+def _by_prompt(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {example["prompt"]: example for example in record["examples"]}
 
 
 def _shown(text: str) -> str:

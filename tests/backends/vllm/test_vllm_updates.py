@@ -273,5 +273,7 @@ def test_completions_that_are_cut_before_their_first_token_are_empty(pausing, fi
 
 def test_time_for_completions_grows_with_those_that_wait_their_turn(pausing) -> None:
     engine = pausing("wait", completion_timeout_s=2.0, max_num_seqs=8)
-    assert [engine._limit_s(n) for n in (1, 8, 9, 24)] == [2.0, 2.0, 4.0, 6.0]
-    assert pausing("wait", completion_timeout_s=None)._limit_s(99) is None
+    assert engine._under_way == 0  # those of all streams before have ended
+    assert [engine._limit_s(n) for n in (1, 7, 1, 16)] == [2.0, 2.0, 4.0, 8.0]
+    assert pausing("wait", completion_timeout_s=None)._limit_s(1) is None
+    engine._under_way = 0

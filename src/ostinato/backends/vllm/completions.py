@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from ostinato.rollouts import Rollouts
 
 LEAST_TEMPERATURE = 0.01
 """vLLM raises a lower one to it, silently but for a line in its log."""
+
+AGAIN_S = 0.5
+"""Between two attempts to end a request."""
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -58,9 +61,9 @@ def sampling_params(request: GroupRequest, eos_token_id: int) -> Any:
 
 async def complete(
     engine: Any, prompt: Sequence[int], params: Any, version: Callable[[], int], cut_after_s: float | None = None
-) -> list[Any]:
-    """vLLM's `CompletionOutput` of each completion, once all are finished; again from the start where new weights
-    (pause = abort) have ended some.
+) -> tuple[list[Any], int]:
+    """vLLM's `CompletionOutput` of each completion, once all are finished, and the version held then; again from the
+    start where new weights (pause = abort) have ended some.
 
     `version()`: that of the weights held now. It salts the keys of the prefix cache: what older weights computed is
     never met again, whether vLLM has cleared it or not. `cut_after_s`: what is not finished by then ends where it is.
@@ -78,7 +81,7 @@ async def complete(
             break
     if not reasons <= ({"stop", "length", "abort"} if cut.done else {"stop", "length"}):
         raise RunError(f"vLLM ended a completion with {sorted(reasons)}, expected stop or length")
-    return sorted(output.outputs, key=lambda completion: int(completion.index))
+    return sorted(output.outputs, key=lambda completion: int(completion.index)), version()
 
 
 class _Cut:
@@ -92,19 +95,27 @@ class _Cut:
     @asynccontextmanager
     async def watching(self, name: str) -> AsyncIterator[None]:
         """While the block waits for the request of this name."""
-        task = None if self._until is None else asyncio.ensure_future(self._end(name, self._until))
+        if self._until is None:
+            yield
+            return
+        left = asyncio.Event()
+        task = asyncio.ensure_future(self._end(name, self._until, left))
         try:
             yield
-            if task is not None and self.done:
-                await task  # the engine hears of it too
         finally:
-            if task is not None:
+            left.set()
+            if not self.done:
                 task.cancel()
+        if self.done:
+            await task  # the engine hears of it too
 
-    async def _end(self, name: str, until: float) -> None:
+    async def _end(self, name: str, until: float, left: asyncio.Event) -> None:
         await asyncio.sleep(until - asyncio.get_running_loop().time())
         self.done = True
-        await self._engine.abort(name)
+        while not left.is_set():  # an engine that does not know the request yet passes an abort over
+            await self._engine.abort(name)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(left.wait(), AGAIN_S)
 
 
 def group_of(

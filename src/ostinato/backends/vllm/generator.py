@@ -66,6 +66,7 @@ class VLLMGenerator:
         self._client: WeightClient | None = None
         self._sender: SharedSender | None = None
         self._version, self._loads = 0, 0
+        self._counting, self._under_way = threading.Lock(), 0  # completions that are asked for and not finished
         self._asleep = self._emptied = self._closed = False
 
     def start(self) -> None:
@@ -143,7 +144,8 @@ class VLLMGenerator:
                 f"the engine {'sleeps: wake it' if self._asleep else 'woke without weights: load them'} first"
             )
         params = [sampling_params(request, eos) for request in requests]
-        limit_s = self._limit_s(sum(one.n for one in params))
+        completions = sum(one.n for one in params)
+        limit_s = self._limit_s(completions)
         pending = [
             thread.submit(complete(thread.engine, prompt, one, lambda: self._version, limit_s))
             for prompt, one in zip(prompts, params, strict=True)
@@ -151,9 +153,11 @@ class VLLMGenerator:
         try:
             for request, prompt, future in zip(requests, prompts, pending, strict=True):
                 by_token = self._config.pause == "keep"
-                outputs, held = future.result(), self._version
+                outputs, held = future.result()
                 yield group_of(request, prompt, outputs, eos_token_id=eos, by_token=by_token, held=held)
         finally:
+            with self._counting:
+                self._under_way -= completions
             for future in pending:
                 future.cancel()
 
@@ -195,9 +199,12 @@ class VLLMGenerator:
             return self._engine
 
     def _limit_s(self, completions: int) -> float | None:
-        """Seconds that these may take: those that wait for their turn are given the time of those before them."""
+        """Count these as under way; seconds that they may take: those that wait have the time of those before them."""
+        with self._counting:
+            self._under_way += completions
+            turns = -(-self._under_way // self._config.max_num_seqs)
         limit_s = self._config.completion_timeout_s
-        return None if limit_s is None else limit_s * -(-completions // self._config.max_num_seqs)
+        return None if limit_s is None else limit_s * turns
 
     def _context_tokens(self) -> int:
         longest = int(self._architecture.max_position_embeddings)

@@ -54,7 +54,7 @@ class ReplayQueue:
         self._keep_messages, self._check = keep_messages, check
         self._began = time.time()
         self._told: dict[str, float] = {}
-        self.groups = ArrivedGroups(group_size)
+        self.groups = ArrivedGroups()
 
     # ---------------------------------------------------------------- what TRL calls
 
@@ -101,7 +101,7 @@ class ReplayQueue:
         self.pending, self._next = rest, 0
         self.version_shift, self.group_shift = version_shift, group_shift
         self.version = self.buffer.train_step
-        self.groups = ArrivedGroups(self._group_size)
+        self.groups = ArrivedGroups()
         self._told = self._counters()
 
     # ---------------------------------------------------------------- inside
@@ -184,27 +184,22 @@ class ReplayQueue:
 class ArrivedGroups:
     """Which of the groups that a worker numbers from 0 have arrived whole: `first_missing`, and those beyond it.
 
-    A worker hands a group's samples over one after the other, so that the last one is whole with its `group_size`-th
-    sample, or when the next group begins.
+    A worker hands a group's samples over one after the other, and nobody knows how many they are (a conversation that
+    forks gives several), so a group is whole when the next one begins.
     """
 
-    def __init__(self, group_size: int) -> None:
+    def __init__(self) -> None:
         self.first_missing = 0
         self.largest = -1
-        self._group_size = group_size
         self._beyond: set[int] = set()
-        self._last, self._samples = -1, 0
+        self._last = -1
 
     def note(self, group_ids: Iterable[int]) -> None:
         """A sample of each of these groups is here, in this order."""
         for group in group_ids:
             if group != self._last:
                 self._whole(self._last)
-                self._last, self._samples = group, 0
-                self.largest = max(self.largest, group)
-            self._samples += 1
-            if self._samples >= self._group_size:
-                self._whole(group)
+                self._last, self.largest = group, max(self.largest, group)
 
     def _whole(self, group: int) -> None:
         if group >= self.first_missing:
