@@ -104,7 +104,7 @@ def _exchange(arrays: int, numbers: Any, gap: Any, given: Any, offsets: Any, row
     start, train_step = numbers[:2]
     first, slab, place, room, prompt = gap
     prompt_length, n, kinds = given[0], len(given[0]), np.empty(len(given[0]), np.int8)
-    if inspect_rows(rows, offsets, prompt_length, *given[3:9], train_step, kinds) != 0:  # type: ignore[call-arg]
+    if inspect_rows(rows, (offsets, prompt_length, *given[3:9], train_step, kinds)) != 0:
         return NOTHING
     if not _one_group(given[2], prompt_length, rows):
         return NOTHING

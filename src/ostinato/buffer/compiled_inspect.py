@@ -24,7 +24,8 @@ _TABLE = types.Array(_I, 2, "C")
 _MASK, _BITS = (types.Array(dtype, 1, "C", readonly=True) for dtype in (types.boolean, types.int32))
 _COUNTS = types.Array(types.int32, 1, "A", readonly=True)
 _NUMBERS = types.Array(types.float64, 1, "A", readonly=True)
-_ABOUT: list[Any] = [_COLUMN, _COUNTS, *[_NUMBERS] * 4, _COLUMN, _COLUMN, _I, types.Array(types.int8, 1, "C")]
+_KINDS = types.Array(types.int8, 1, "C")
+_ABOUT: Any = types.Tuple([_COLUMN, _COUNTS, *[_NUMBERS] * 4, _COLUMN, _COLUMN, _I, _KINDS])  # type: ignore[no-untyped-call]
 _compiled: Any = {"nogil": True, "cache": True}
 _inner: Any = {**_compiled, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # only called from compiled code
 
@@ -72,21 +73,10 @@ def _kind(logprobs: int, mask: int, prompt: int, length: int) -> int:
     return MASKED if has_byte(mask + prompt, length - prompt, 0) else PLAIN
 
 
-@numba.njit(_I(_TABLE, *_ABOUT), **_inner)
-def inspect_rows(
-    rows: Any,
-    offsets: Any,
-    prompt_length: Any,
-    reward: Any,
-    mean: Any,
-    deviation: Any,
-    advantage: Any,
-    oldest: Any,
-    newest: Any,
-    train_step: int,
-    kinds: Any,
-) -> int:
+@numba.njit(_I(_TABLE, _ABOUT), **_inner)
+def inspect_rows(rows: Any, about: Any) -> int:
     """`inspect` of token rows at addresses, see `located`."""
+    offsets, prompt_length, reward, mean, deviation, advantage, oldest, newest, train_step, kinds = about
     greatest = 0
     if len(rows) == 0:
         return -1
@@ -104,23 +94,12 @@ def inspect_rows(
     return greatest
 
 
-@numba.njit(_I(_MASK, _BITS, *_ABOUT), **_compiled)
-def inspect(
-    mask: Any,
-    bits: Any,
-    offsets: Any,
-    prompt_length: Any,
-    reward: Any,
-    mean: Any,
-    deviation: Any,
-    advantage: Any,
-    oldest: Any,
-    newest: Any,
-    train_step: int,
-    kinds: Any,
-) -> int:
-    """See `Kernels.inspect`; `bits` are those of the log-probs. Returns the greatest kind, -1: something is wrong."""
+@numba.njit(_I(_MASK, _BITS, _ABOUT), **_compiled)
+def inspect(mask: Any, bits: Any, about: Any) -> int:
+    """See `Kernels.inspect`; `bits` are those of the log-probs. Returns the greatest kind, -1: something is wrong.
+
+    `about`: offsets, prompt lengths, the four `FINITE_ROWS`, oldest and newest versions, the train step, and memory
+    for the kinds.
+    """
     columns: Any = (0, np.int64(mask.ctypes.data), np.int64(bits.ctypes.data))
-    rows = located(*columns, offsets, len(bits))  # type: ignore[call-arg]
-    about = (offsets, prompt_length, reward, mean, deviation, advantage, oldest, newest, train_step, kinds)
-    return inspect_rows(rows, *about)
+    return inspect_rows(located(*columns, about[0], len(bits)), about)  # type: ignore[call-arg]

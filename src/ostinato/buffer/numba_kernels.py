@@ -179,17 +179,10 @@ class NumbaKernels:
     def inspect(self, rollouts: Rollouts, train_step: int = LAST_STEP) -> NDArray[np.int8] | None:
         """See `Kernels.inspect`."""
         kinds = np.empty(len(rollouts), np.int8)
-        greatest = compiled_inspect.inspect(
-            np.ascontiguousarray(rollouts.loss_mask),
-            np.ascontiguousarray(rollouts.behavior_logprobs).view(np.int32),
-            rollouts.offsets,
-            rollouts.prompt_length,
-            *_finite_of(rollouts),
-            rollouts.policy_version_min,
-            rollouts.policy_version_max,
-            train_step,
-            kinds,
-        )
+        bits = np.ascontiguousarray(rollouts.behavior_logprobs).view(np.int32)
+        versions = rollouts.policy_version_min, rollouts.policy_version_max
+        about = (rollouts.offsets, rollouts.prompt_length, *_finite_of(rollouts), *versions, train_step, kinds)
+        greatest = compiled_inspect.inspect(np.ascontiguousarray(rollouts.loss_mask), bits, about)
         if greatest < 0:
             raise FloatingPointError
         return kinds if greatest else None

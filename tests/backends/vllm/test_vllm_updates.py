@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -273,7 +274,7 @@ def test_completions_that_are_cut_before_their_first_token_are_empty(pausing, fi
 
 def test_time_for_completions_grows_with_those_that_wait_their_turn(pausing) -> None:
     engine = pausing("wait", completion_timeout_s=2.0, max_num_seqs=8)
-    assert engine._under_way == 0  # those of all streams before have ended
-    assert [engine._limit_s(n) for n in (1, 7, 1, 16)] == [2.0, 2.0, 4.0, 8.0]
-    assert pausing("wait", completion_timeout_s=None)._limit_s(1) is None
-    engine._under_way = 0
+    with ExitStack() as stack:
+        assert [stack.enter_context(engine._asked_for(n)) for n in (1, 7, 1, 16)] == [2.0, 2.0, 4.0, 8.0]
+    with engine._asked_for(8) as alone, pausing("wait", completion_timeout_s=None)._asked_for(99) as unbounded:
+        assert (alone, unbounded) == (2.0, None)  # those before have ended

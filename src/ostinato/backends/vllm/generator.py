@@ -144,22 +144,19 @@ class VLLMGenerator:
                 f"the engine {'sleeps: wake it' if self._asleep else 'woke without weights: load them'} first"
             )
         params = [sampling_params(request, eos) for request in requests]
-        completions = sum(one.n for one in params)
-        limit_s = self._limit_s(completions)
-        pending = [
-            thread.submit(complete(thread.engine, prompt, one, lambda: self._version, limit_s))
-            for prompt, one in zip(prompts, params, strict=True)
-        ]
-        try:
-            for request, prompt, future in zip(requests, prompts, pending, strict=True):
-                by_token = self._config.pause == "keep"
-                outputs, held = future.result()
-                yield group_of(request, prompt, outputs, eos_token_id=eos, by_token=by_token, held=held)
-        finally:
-            with self._counting:
-                self._under_way -= completions
-            for future in pending:
-                future.cancel()
+        with self._asked_for(sum(one.n for one in params)) as limit_s:
+            pending = [
+                thread.submit(complete(thread.engine, prompt, one, lambda: self._version, limit_s))
+                for prompt, one in zip(prompts, params, strict=True)
+            ]
+            try:
+                for request, prompt, future in zip(requests, prompts, pending, strict=True):
+                    by_token = self._config.pause == "keep"
+                    outputs, held = future.result()
+                    yield group_of(request, prompt, outputs, eos_token_id=eos, by_token=by_token, held=held)
+            finally:
+                for future in pending:
+                    future.cancel()
 
     def sleep(self) -> None:
         """Let what runs finish, then free GPU memory as `config.sleep_level` says. A CPU keeps it and is idle."""
@@ -198,13 +195,21 @@ class VLLMGenerator:
                     self._sender = self._client.shared_sender(self._parameters)
             return self._engine
 
-    def _limit_s(self, completions: int) -> float | None:
-        """Count these as under way; seconds that they may take: those that wait have the time of those before them."""
+    @contextmanager
+    def _asked_for(self, completions: int) -> Iterator[float | None]:
+        """Count these as under way for the time of the block; gives the seconds they may take, None: as they need.
+
+        Those that wait for their turn have the time of those before them.
+        """
         with self._counting:
             self._under_way += completions
             turns = -(-self._under_way // self._config.max_num_seqs)
         limit_s = self._config.completion_timeout_s
-        return None if limit_s is None else limit_s * turns
+        try:
+            yield None if limit_s is None else limit_s * turns
+        finally:
+            with self._counting:
+                self._under_way -= completions
 
     def _context_tokens(self) -> int:
         longest = int(self._architecture.max_position_embeddings)
