@@ -10,6 +10,8 @@ from ostinato.theory import PowerLaw, Workload, optimum
 
 ROOT = Path(__file__).parent.parent.parent
 PAPER = sorted((ROOT / "recipes" / "paper").glob("*.toml"))
+# Two cores generate with SmolLM2 as fast as they train: nothing to save, which the recipes say and `check` must too.
+SAVES_NOTHING = {"words", "reasoning_gym"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,9 @@ def refused(capsys, recipe, *words: str) -> str:
 def test_every_recipe_is_valid_and_fits_its_gpus(recipe, capsys) -> None:
     facts = checked(capsys, recipe)
     assert facts["memory"] is None or facts["memory"]["trainer"]["total"] < 80 << 30
-    assert not [line for line in facts["warnings"] if "not installed" not in line]
+    warned = [line.partition(":")[0] for line in facts["warnings"] if "not installed" not in line]
+    # (1 + W / T) / (1 + mu) and mu T / W with W = T = 1, mu = 0.8.
+    assert warned == (["gamma = 1.11", "a rollout is used 0.80 times"] if recipe.stem in SAVES_NOTHING else [])
     assert main(["check", str(recipe)]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{recipe} is valid\n") and "\nDownloads" in text

@@ -115,9 +115,10 @@ def test_bf16_when_by_two_trainers_is_near_that_of_one(qwen, draws, alone, toget
     off, gap = (exact["gradient"] - expected["gradient"]).norm(), (exact["gradient"] - found["gradient"]).norm()
     assert 0 < gap < 3 * off < 0.3 * exact["gradient"].norm()
     assert all(value.dtype == torch.float32 for key, value in found["weights"].items() if "norm" not in key)
-    for figure in ("log_ratio_abs_sum", "entropy_sum"):  # the log-probs of the first step: those of one trainer
-        ours, theirs = found["figures"][0][figure], expected["figures"][0][figure]
-        assert (ours - theirs).abs().mean() < 0.05 * theirs.abs().mean()
+    for figure in ("log_ratio_abs_sum", "entropy_sum"):
+        # The first step rounds nearly as one trainer does (0.1: kernels differ with shapes); apart it would be 1.4.
+        ours, theirs, plain = (result["figures"][0][figure] for result in (found, expected, exact))
+        assert (ours - theirs).abs().mean() < 0.5 * (theirs - plain).abs().mean()
 
 
 @MODES
