@@ -114,7 +114,6 @@ class Generator(Protocol):
         """Yield each finished group, unscored, in the order of `requests`."""
 
 
-@runtime_checkable
 class Timekeeper(Protocol):
     """What a generator or a trainer may also be: one that works elsewhere, and knows how long without the ways there,
     waiting and repeated attempts."""
@@ -163,7 +162,6 @@ class Scores:
     crashes: int = 0
 
 
-@runtime_checkable
 class CountingScorer(Scorer, Protocol):
     """What a scorer may also be: one that gives some rollouts up and says how many."""
 
@@ -181,8 +179,9 @@ class Reader(Protocol):
 
 def scores_of(scorer: Scorer, rollouts: Rollouts, tasks: Sequence[Task]) -> Scores:
     """What any scorer says of these rollouts."""
-    if isinstance(scorer, CountingScorer):
-        return scorer.score_counted(rollouts, tasks)
+    if hasattr(scorer, "score_counted"):  # every group asks, and `isinstance` of a protocol is slow
+        counted: Scores = scorer.score_counted(rollouts, tasks)
+        return counted
     return Scores(scorer.score(rollouts, tasks))
 
 

@@ -243,7 +243,14 @@ class Rollouts:
 
     def replace(self, **columns: Any) -> Rollouts:
         """A copy of the record with the named columns exchanged; all other arrays are shared."""
-        return replace(self, **columns)
+        if not columns.keys() <= ROW_COLUMNS.keys():
+            return replace(self, **columns)
+        for name, column in columns.items():  # the others agreed already
+            check_column(name, column, ROW_COLUMNS[name], (len(self),))
+        changed = Rollouts.trusted(**{name: getattr(self, name) for name in _SETTERS} | columns)
+        if "prompt_length" in columns:
+            changed.check_prompts()
+        return changed
 
 
 _SETTERS = {column.name: getattr(Rollouts, column.name).__set__ for column in fields(Rollouts)}
@@ -257,7 +264,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     for part in parts:
         if extra_layouts(part) != first:
             raise DataError(f"rollouts to concatenate must share their extra columns: {extra_layouts(part)}, {first}")
-    return Rollouts(
+    return Rollouts.trusted(
         offsets=offsets_of(np.concatenate([part.lengths for part in parts])),
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in (*TOKEN_COLUMNS, *ROW_COLUMNS)},
         extras={name: concatenate_extra([part.extras[name] for part in parts]) for name in first},

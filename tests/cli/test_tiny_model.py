@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostinato.backends.hf.backend import HFBackend
+from ostinato.cli.main import main
 from ostinato.loop import Session
 from ostinato.recipe import load_recipe
 from ostinato.telemetry import read_jsonl
@@ -134,9 +135,10 @@ def test_jsonl_when_trained_on_uses_its_prompts_and_a_broken_line_is_named(recip
     ],
 )
 def test_train_when_model_or_task_is_wrong_fails_in_one_line_and_writes_nothing(
-    recipe, tmp_path, words, message
+    recipe, tmp_path, monkeypatch, capsys, words, message
 ) -> None:
-    done = ostinato("train", str(recipe), "--out", "run", *words, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", str(recipe), "--out", "run", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()

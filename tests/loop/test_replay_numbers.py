@@ -13,7 +13,7 @@ from ostinato.theory import compute_ratio, fifo_residence, mean_uses
 
 @pytest.mark.parametrize(("generators", "trainers"), [(6, 2), (5, 3), (4, 4)])
 def test_mean_uses_when_nobody_idles_is_mu_t_over_w_within_two_percent(toy, run_toy, generators, trainers) -> None:
-    config = toy(loop={"generators": generators, "trainers": trainers, "train_steps": 3000}, buffer={"capacity": 252})
+    config = toy(loop={"generators": generators, "trainers": trainers, "train_steps": 1500}, buffer={"capacity": 252})
     directory = run_toy(config)
     statistics = json.loads((directory / "statistics.json").read_text())
     expected = mean_uses(5.28, generators, trainers)
@@ -40,13 +40,13 @@ def test_residence_when_generators_run_beside_the_learner_is_one_step_more(toy, 
     # (5, 3): 60 rollouts every 1.056 C while a step takes C / 3, so x = N / R = 13.3 steps. What arrives during a step
     # is drawn at the next one at the earliest: one optimizer step lies between, so residence is (x - 1) / 2 + 1.
     per_step = 60 * 5 / (5.28 * 3)
-    directory = run_toy(toy(loop={"train_steps": 3000}, buffer={"capacity": 252}))
+    directory = run_toy(toy(loop={"train_steps": 1500}, buffer={"capacity": 252}))
     statistics = json.loads((directory / "statistics.json").read_text())
     assert statistics["residence"]["mean"] == pytest.approx(fifo_residence(252, per_step) + 1, rel=0.02)
     # A group takes 1.056 C = 3.17 steps to generate.
     assert statistics["staleness"]["mean"] - statistics["residence"]["mean"] == pytest.approx(3.17, abs=0.05)
-    assert sum(statistics["staleness"]["counts"]) == 3000 * 60
-    assert sum(statistics["steps_since_last_use"]["counts"]) + statistics["new"] == 3000 * 60
+    assert sum(statistics["staleness"]["counts"]) == 1500 * 60
+    assert sum(statistics["steps_since_last_use"]["counts"]) + statistics["new"] == 1500 * 60
 
 
 def test_baseline_when_run_costs_one_unit_a_step_and_uses_each_once(toy, run_toy) -> None:

@@ -51,7 +51,7 @@ def scored(scorer: Scorer, group: Rollouts, request: GroupRequest) -> ScoredGrou
 def together(groups: Sequence[ScoredGroup], ids: Sequence[int], generate_s: float, score_s: float) -> Generated:
     """The groups of one request, at least one."""
     return Generated(
-        concatenate([group.rollouts for group in groups]),
+        groups[0].rollouts if len(groups) == 1 else concatenate([group.rollouts for group in groups]),
         tuple(ids),
         generate_s,
         score_s,
