@@ -160,10 +160,9 @@ class Rollouts:
         Left out, `prompt_length` is the number of tokens before the first that the policy produced; `columns` else,
         and `DataError`, as in `from_completions`.
         """
-        if not len(tokens) == len(loss_mask) == len(behavior_logprobs):
-            raise DataError(
-                f"got {len(tokens)} rows of tokens, {len(loss_mask)} masks, {len(behavior_logprobs)} log-probs"
-            )
+        n, masks, logprobs = map(len, (tokens, loss_mask, behavior_logprobs))
+        if not n == masks == logprobs:
+            raise DataError(f"got {n} rows of tokens, {masks} masks, {logprobs} log-probs")
         lengths = [*map(len, tokens)]
         assembly.check_lengths("booleans in loss_mask", loss_mask, lengths, "tokens")
         assembly.check_lengths("log-probs", behavior_logprobs, lengths, "tokens")
@@ -243,14 +242,11 @@ class Rollouts:
 
     def replace(self, **columns: Any) -> Rollouts:
         """A copy of the record with the named columns exchanged; all other arrays are shared."""
-        if not columns.keys() <= ROW_COLUMNS.keys():
+        if "prompt_length" in columns or not columns.keys() <= ROW_COLUMNS.keys():
             return replace(self, **columns)
-        for name, column in columns.items():  # the others agreed already
+        for name, column in columns.items():  # which agrees with no other but in length
             check_column(name, column, ROW_COLUMNS[name], (len(self),))
-        changed = Rollouts.trusted(**{name: getattr(self, name) for name in _SETTERS} | columns)
-        if "prompt_length" in columns:
-            changed.check_prompts()
-        return changed
+        return Rollouts.trusted(**{name: getattr(self, name) for name in _SETTERS} | columns)
 
 
 _SETTERS = {column.name: getattr(Rollouts, column.name).__set__ for column in fields(Rollouts)}
@@ -278,7 +274,7 @@ def extra_layouts(rollouts: Rollouts) -> dict[str, str]:
 
 def to_arrays(rollouts: Rollouts, prefix: str = "") -> dict[str, NDArray[Any]]:
     """Flatten into plain arrays by name, for `numpy.savez`; `from_arrays` is the inverse."""
-    arrays = {prefix + f.name: getattr(rollouts, f.name) for f in fields(Rollouts) if f.name != "extras"}
+    arrays = {prefix + name: getattr(rollouts, name) for name in _SETTERS if name != "extras"}
     for name, column in rollouts.extras.items():
         if isinstance(column, Ragged):
             arrays[f"{prefix}ragged.{name}"] = column.values
@@ -291,13 +287,10 @@ def to_arrays(rollouts: Rollouts, prefix: str = "") -> dict[str, NDArray[Any]]:
 def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Rollouts:
     """Inverse of `to_arrays`. Raises `DataError` when a column is missing."""
     own = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
-    columns = [f.name for f in fields(Rollouts) if f.name != "extras"]
-    missing = [name for name in columns if name not in own]
-    if missing:
+    columns = [name for name in _SETTERS if name != "extras"]
+    if missing := [name for name in columns if name not in own]:
         raise DataError(f"rollouts are missing the column {missing[0]!r}")
-    extras: dict[str, Extra] = {
-        name.removeprefix("extra."): array for name, array in own.items() if name.startswith("extra.")
-    }
+    extras: dict[str, Extra] = {name[6:]: array for name, array in own.items() if name.startswith("extra.")}
     for name, array in own.items():
         if name.startswith("ragged."):
             key = name.removeprefix("ragged.")
