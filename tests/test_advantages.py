@@ -125,6 +125,17 @@ def test_grpo_advantages_when_two_of_8_are_right_differ_by_the_convention_of_the
     np.testing.assert_allclose(advantages[[0, -1]], [right, wrong], atol=6e-5)
 
 
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=12), st.integers(-5, 5))
+def test_group_when_alone_has_the_statistics_it_has_beside_another(values, group):
+    rewards, group_id = np.array([*values, 1.0, 3.0]), np.array([group] * len(values) + [group + 1] * 2)
+    alone = group_statistics(rewards[:-2], group_id[:-2])
+    for one, both in zip(alone, group_statistics(rewards, group_id), strict=True):
+        np.testing.assert_array_equal(one, both[:-2])
+    assert group_sizes(group_id[:-2]).tolist() == [len(values)] * len(values)
+    assert group_sizes(group_id).tolist() == [len(values)] * len(values) + [2, 2]
+    assert group_sizes(np.array([], np.int64)).tolist() == []
+
+
 def test_groups_when_of_1_and_3_and_8_in_one_batch_each_have_their_own_counts():
     mean, std = group_statistics(REWARDS, GROUPS_OF_3_AND_8)
     np.testing.assert_array_equal(group_sizes(GROUPS_OF_3_AND_8), [3, 8, 8, 3, 8, 8, 8, 3, 8, 8, 8, 1])

@@ -18,11 +18,11 @@ STATISTICS_TOLERANCE = 1e-6
 """Relative: stored means and deviations of one group may differ by what float32 arithmetic leaves."""
 
 
-def numbered(
+def group_index(
     group_id_n: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The groups in rising order, where the first member of each stands, and the number of each rollout's group."""
-    if len(group_id_n) and (group_id_n == group_id_n[0]).all():  # one group, as most calls have: nothing to sort
+    if group_id_n.ndim == 1 and len(group_id_n) and (group_id_n == group_id_n[0]).all():  # most calls: nothing to sort
         return group_id_n[:1], np.zeros(1, np.int64), np.zeros(len(group_id_n), np.int64)
     groups, first, group = np.unique(group_id_n, return_index=True, return_inverse=True)
     return groups, first, group
@@ -55,7 +55,7 @@ def group_statistics(
         raise DataError(
             f"reward of rollout {bad[0]} is {rewards_n[bad[0]]}, expected a number within ±{LARGEST_REWARD:g}"
         )
-    groups, _, group = numbered(group_id_n)
+    groups, _, group = group_index(group_id_n)
     counting = np.arange(len(group)) if counted_n is None else np.flatnonzero(counted_n)
     size = np.bincount(group[counting], minlength=len(groups))
     if not size.all():
@@ -72,7 +72,7 @@ def group_statistics(
 
 def group_sizes(group_id_n: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rollouts that share each rollout's `group_id`, itself included: int64 (n,)."""
-    _, _, group = numbered(group_id_n)
+    _, _, group = group_index(np.asarray(group_id_n))
     return np.bincount(group)[group] if len(group) else np.empty(0, np.int64)
 
 
@@ -84,7 +84,7 @@ def check_groups(rollouts: Rollouts) -> None:
     under one number, and a statistic over that number would mix them. Policy versions may differ: weights can be
     exchanged while a group is being generated.
     """
-    _, first, group = numbered(rollouts.group_id)
+    _, first, group = group_index(rollouts.group_id)
     for name in ("prompt_id", "birth_step", "group_reward_mean", "group_reward_std"):
         column = getattr(rollouts, name)
         own, of_first = column, column[first][group]

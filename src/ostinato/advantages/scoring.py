@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.advantages.forms import grpo_advantages
-from ostinato.advantages.groups import check_groups, group_statistics, numbered
+from ostinato.advantages.groups import check_groups, group_index, group_statistics
 from ostinato.errors import DataError
 from ostinato.rollouts import Rollouts
 
@@ -32,7 +32,7 @@ def score_group(rollouts: Rollouts, rewards: Sequence[float] | NDArray[Any]) -> 
     if len(bad):
         row = int(bad[0])
         raise DataError(f"reward {reward[row]} of rollout {row} (group {rollouts.group_id[row]}) is not finite")
-    if len(rollouts) > 1 and len(numbered(rollouts.group_id)[0]) == len(rollouts):
+    if len(rollouts) > 1 and len(group_index(rollouts.group_id)[0]) == len(rollouts):
         warnings.warn(
             f"each of the {len(rollouts)} rollouts is a group of its own, so every advantage is 0: "
             "give the rollouts of one prompt one group_id",
