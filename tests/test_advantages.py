@@ -210,3 +210,40 @@ def test_overlong_penalty_when_lengths_near_the_limit_falls_to_minus_1():
     for margin in (0, 9):
         with pytest.raises(ConfigError, match=f"0 < margin_tokens <= max_tokens, got {margin} and 8"):
             overlong_penalty(lengths, max_tokens=8, margin_tokens=margin)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "group_id", "message"),
+    [
+        ([1.0, 0.0], np.zeros(2, np.int64), "rewards are list"),
+        (np.zeros(2), [0, 0], "group ids are list"),
+        (np.zeros(2), np.zeros(2), "group ids are float64"),
+        (np.array(["a", "b"]), np.zeros(2, np.int64), "rewards are <U1"),
+        (np.zeros(2, np.complex128), np.zeros(2, np.int64), "rewards are complex128"),
+        (np.ma.masked_array([1.0, 2.0], [False, True]), np.zeros(2, np.int64), "rewards are MaskedArray"),
+        (np.zeros((2, 2)), np.zeros((2, 2), np.int64), r"rewards have shape \(2, 2\)"),
+    ],
+)
+def test_group_statistics_when_given_no_arrays_of_numbers_say_so(rewards, group_id, message):
+    with pytest.raises(DataError, match=message):
+        group_statistics(rewards, group_id)
+
+
+@pytest.mark.parametrize("group_id", [np.zeros((2, 2), np.int64), 3, None, [[1], [2, 3]], ["a"], [1.5]])
+def test_group_sizes_when_given_no_row_of_integers_say_so(group_id):
+    with pytest.raises(DataError, match="group ids"):
+        group_sizes(group_id)
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        np.array(["2020-01-01"] * 3, "M8[D]"),
+        np.array([1j, 0, 0]),
+        np.ma.masked_array([1.0, 0.0, 0.0], [True, False, False]),
+        [10**400, 0, 0],
+    ],
+)
+def test_rewards_when_their_numbers_would_mean_something_else_are_refused(rewards):
+    with pytest.raises(DataError, match="rewards must be numbers"):
+        score_group(rollouts_of_groups([4, 4, 4]), rewards)

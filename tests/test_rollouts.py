@@ -220,3 +220,16 @@ def test_concatenate_when_texts_differ_in_width_keeps_them() -> None:
     row = Rollouts.from_completions([[1]], [[2]], [[0.0]])
     both = concatenate([row.replace(extras={"x": np.array([text])}) for text in ("a", "long")])
     assert both.extras["x"].tolist() == ["a", "long"]
+
+
+def test_replace_when_a_column_is_unknown_says_so_and_checks_what_is_exchanged() -> None:
+    rollouts = Rollouts.from_completions([[1, 2]] * 2, [[3]] * 2, [[-0.5]] * 2)
+    with pytest.raises(DataError, match="no column 'rewards' to replace"):
+        rollouts.replace(rewards=np.zeros(2))
+    with pytest.raises(DataError, match=r"reward is float64 \(3,\), expected float64 \(2,\)"):
+        rollouts.replace(reward=np.zeros(3))
+    with pytest.raises(DataError, match="prompt_length must lie"):
+        rollouts.replace(prompt_length=np.array([1, 4], np.int32))
+    changed = rollouts.replace(reward=np.array([1.0, 0.0]))
+    assert changed.reward.tolist() == [1, 0] and rollouts.reward.tolist() == [0, 0]
+    assert changed.tokens is rollouts.tokens

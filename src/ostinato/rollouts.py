@@ -2,7 +2,6 @@
 
 Columnar and packed: the tokens of all rollouts stand one after the other, `offsets` says where each
 begins. An engine returns it, the buffer stores and returns it, batching turns it into tensors.
-
 Shape letters: n rollouts, L token positions of all n together.
 """
 
@@ -112,8 +111,7 @@ class Rollouts:
 
     def check_prompts(self) -> None:
         """Raise `DataError` unless every prompt lies within its rollout."""
-        behind = self.lengths - self.prompt_length
-        if np.count_nonzero((behind | self.prompt_length) < 0):  # whose sign bit is that of the smaller one
+        if np.count_nonzero((self.completion_lengths | self.prompt_length) < 0):  # the sign bit of the smaller one
             raise DataError("prompt_length must lie between 0 and the length of its rollout")
 
     @classmethod
@@ -241,7 +239,9 @@ class Rollouts:
         )
 
     def replace(self, **columns: Any) -> Rollouts:
-        """A copy of the record with the named columns exchanged; all other arrays are shared."""
+        """A copy of the record with the named columns exchanged; all other arrays are shared. Raises `DataError`."""
+        if unknown := [name for name in columns if name not in _SETTERS]:
+            raise DataError(f"there is no column {unknown[0]!r} to replace; extra columns go into extras={{...}}")
         if "prompt_length" in columns or not columns.keys() <= ROW_COLUMNS.keys():
             return replace(self, **columns)
         for name, column in columns.items():  # which agrees with no other but in length

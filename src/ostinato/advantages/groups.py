@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors import ConfigError, DataError
+from ostinato.ragged import as_array, described, is_array
 from ostinato.rollouts import Rollouts
 
 LARGEST_REWARD = 1e100
 """The squares of larger ones overflow."""
+
+NUMBERS = {"biuf": "numbers", "iu": "integers"}
 
 STATISTICS_TOLERANCE = 1e-6
 """Relative: stored means and deviations of one group may differ by what float32 arithmetic leaves."""
@@ -22,7 +25,7 @@ def group_index(
     group_id_n: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The groups in rising order, where the first member of each stands, and the number of each rollout's group."""
-    if group_id_n.ndim == 1 and len(group_id_n) and (group_id_n == group_id_n[0]).all():  # most calls: nothing to sort
+    if len(group_id_n) and (group_id_n == group_id_n[0]).all():  # one group, as most calls have: nothing to sort
         return group_id_n[:1], np.zeros(1, np.int64), np.zeros(len(group_id_n), np.int64)
     groups, first, group = np.unique(group_id_n, return_index=True, return_inverse=True)
     return groups, first, group
@@ -72,7 +75,10 @@ def group_statistics(
 
 def group_sizes(group_id_n: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rollouts that share each rollout's `group_id`, itself included: int64 (n,)."""
-    _, _, group = group_index(np.asarray(group_id_n))
+    ids = as_array(group_id_n, "group ids")
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise DataError(f"group ids are {described(ids)}, expected integers (n,)")
+    _, _, group = group_index(ids)
     return np.bincount(group)[group] if len(group) else np.empty(0, np.int64)
 
 
@@ -104,7 +110,12 @@ def check_groups(rollouts: Rollouts) -> None:
 def _check_shapes(
     rewards_n: NDArray[np.float64], group_id_n: NDArray[np.int64], counted_n: NDArray[np.bool_] | None
 ) -> None:
+    for name, column, kinds in (("rewards", rewards_n, "biuf"), ("group ids", group_id_n, "iu")):
+        if not is_array(column) or column.dtype.kind not in kinds:
+            raise DataError(f"{name} are {described(column)}, expected an array of {NUMBERS[kinds]} (n,)")
     if rewards_n.ndim != 1 or group_id_n.shape != rewards_n.shape:
         raise DataError(f"rewards have shape {rewards_n.shape} and group ids {group_id_n.shape}, expected (n,) each")
-    if counted_n is not None and (counted_n.shape != rewards_n.shape or counted_n.dtype != np.bool_):
-        raise DataError(f"counted_n is {counted_n.dtype} {counted_n.shape}, expected bool {rewards_n.shape}")
+    if counted_n is not None and (
+        not is_array(counted_n) or counted_n.shape != rewards_n.shape or counted_n.dtype != np.bool_
+    ):
+        raise DataError(f"counted_n is {described(counted_n)}, expected bool {rewards_n.shape}")

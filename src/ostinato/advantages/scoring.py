@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ostinato.advantages.forms import grpo_advantages
 from ostinato.advantages.groups import check_groups, group_index, group_statistics
 from ostinato.errors import DataError
+from ostinato.ragged import described, is_array
 from ostinato.rollouts import Rollouts
 
 
@@ -22,9 +23,11 @@ def score_group(rollouts: Rollouts, rewards: Sequence[float] | NDArray[Any]) -> 
     one generation of one prompt (`check_groups`). Warns when no two rollouts share a `group_id`: then every advantage
     is 0.
     """
+    if isinstance(rewards, np.ndarray) and (not is_array(rewards) or rewards.dtype.kind in "cmM"):
+        raise DataError(f"rewards must be numbers, one a rollout, got {described(rewards)}")
     try:
         reward = np.array(rewards, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last: a tensor that wants a gradient
         raise DataError(f"rewards must be numbers, one a rollout: {error}") from None
     if reward.shape != (len(rollouts),):
         raise DataError(f"rewards have shape {reward.shape}, expected ({len(rollouts)},): one a rollout")

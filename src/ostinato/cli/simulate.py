@@ -148,14 +148,14 @@ def lines(simulation: Simulation, result: dict[str, Any]) -> list[str]:
     """For a person."""
     loop, wait = simulation.loop, result["queue_wait"]
     what = "queued, each used once" if simulation.buffer.kind == "queue" else "kept and drawn again"
-    theory = f"with a buffer mu T / W = {result['mean_uses']:.2f}, gamma = {result['gamma']:.3f}"
+    drawn_again = bool(result["steps_since_last_use"]["counts"])
+    since = f"{_mean(result, 'steps_since_last_use')} train steps ago; " if drawn_again else ""
+    equal = "" if simulation.service == Service() else ", were all completions equally long and nobody paused"
+    theory = f"with a buffer mu T / W = {result['mean_uses']:.2f}, gamma = {result['gamma']:.3f}{equal}"
     rows = [
         ("uses", f"{_mean(result, 'uses')} a rollout that has left"),
         ("staleness", f"{_mean(result, 'staleness')} train steps, residence {_mean(result, 'residence')}"),
-        (
-            "last use",
-            f"{_mean(result, 'steps_since_last_use')} train steps ago; {_new(result):.1%} of samples were new",
-        ),
+        ("last use", f"{since}{_new(result):.1%} of samples were new"),
         ("waiting", f"generators {result['generator_idle']:.1%}, trainers {result['trainer_idle']:.1%} of their time"),
         ("full queue", f"requests waited {wait['mean']:.3g} C on average, {wait['max']:.3g} C at most"),
         ("cost", f"{result['compute_per_update']:.3f} baseline updates a train step"),
