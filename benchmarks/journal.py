@@ -25,7 +25,8 @@ from ostinato.buffer import ReplayBuffer
 from ostinato.buffer.journal import JournaledBuffer
 from ostinato.buffer.journal.records import Record, encode
 from ostinato.buffer.journal.segments import SegmentReader, SegmentWriter
-from ostinato.rollouts import Rollouts, to_arrays
+from ostinato.rollout_arrays import to_arrays
+from ostinato.rollouts import Rollouts
 
 GROUP, TOKENS, PROMPT = 16, 985, 128
 

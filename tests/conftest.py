@@ -20,7 +20,8 @@ settings.load_profile("house")
 
 @pytest.hookimpl(tryfirst=True)  # before the processes read the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests (`-n`): a file, whose fixtures are shared, stays in one of them."""
+    """Where several processes share the tests (`-n`): a file, whose fixtures are shared, stays in one of them, and
+    `LONG_FIRST` begin."""
     for item in items:
         room = item.path.parent.name
         name = room if room in ONE_ENGINE else str(item.path.relative_to(Path(__file__).parent))

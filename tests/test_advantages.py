@@ -247,3 +247,9 @@ def test_group_sizes_when_given_no_row_of_integers_say_so(group_id):
 def test_rewards_when_their_numbers_would_mean_something_else_are_refused(rewards):
     with pytest.raises(DataError, match="rewards must be numbers"):
         score_group(rollouts_of_groups([4, 4, 4]), rewards)
+
+
+@pytest.mark.parametrize("ddof", [2, "1", None, np.array([0, 1])])
+def test_group_statistics_when_the_deviation_is_of_neither_kind_say_so(ddof):
+    with pytest.raises(ConfigError, match="ddof must be 0 or 1"):
+        group_statistics(REWARDS, GROUPS_OF_3_AND_8, ddof=ddof)

@@ -17,6 +17,7 @@ FLOORS = [
         "ragged",
         "assembly",
         "rollouts",
+        "rollout_arrays",
         "protocols",
         "staleness",
         "config",

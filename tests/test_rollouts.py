@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ostinato.errors import DataError
 from ostinato.ragged import Ragged, gather_positions
-from ostinato.rollouts import Rollouts, concatenate, from_arrays, to_arrays
+from ostinato.rollout_arrays import from_arrays, to_arrays
+from ostinato.rollouts import Rollouts, concatenate
 
 
 def three() -> Rollouts:
@@ -233,3 +234,17 @@ def test_replace_when_a_column_is_unknown_says_so_and_checks_what_is_exchanged()
     changed = rollouts.replace(reward=np.array([1.0, 0.0]))
     assert changed.reward.tolist() == [1, 0] and rollouts.reward.tolist() == [0, 0]
     assert changed.tokens is rollouts.tokens
+
+
+@pytest.mark.parametrize("parts", [None, Rollouts.from_completions([[1]], [[2]], [[0.0]]), [None], "ab", iter([])])
+def test_concatenate_when_given_no_list_of_rollouts_says_so(parts) -> None:
+    with pytest.raises(DataError, match="list of Rollouts to concatenate"):
+        concatenate(parts)
+
+
+@pytest.mark.parametrize("extras", [None, [1], "x"])
+def test_extras_when_no_columns_by_name_are_refused(extras) -> None:
+    row = Rollouts.from_completions([[1]], [[2]], [[0.0]])
+    for make in (row.replace, lambda extras: Rollouts.from_completions([[1]], [[2]], [[0.0]], extras=extras)):
+        with pytest.raises(DataError, match="expected extra columns by name"):
+            make(extras=extras)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -156,6 +156,14 @@ def check_extra(name: str, column: Any, n: int) -> None:
         raise DataError(f"extra column {name!r} is {described(values)}, expected a Ragged or an array without objects")
     if len(column) != n:
         raise DataError(f"extra column {name!r} has {len(column)} rows, expected {n}")
+
+
+def check_extras(extras: Any, n: int) -> None:
+    """Raise `DataError` unless these are extra columns of n rows by name, see `check_extra`."""
+    if not isinstance(extras, Mapping):
+        raise DataError(f"extras are {described(extras)}, expected extra columns by name")
+    for name, column in extras.items():
+        check_extra(name, column, n)
 
 
 def layout(column: Extra) -> str:

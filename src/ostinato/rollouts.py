@@ -2,6 +2,7 @@
 
 Columnar and packed: the tokens of all rollouts stand one after the other, `offsets` says where each
 begins. An engine returns it, the buffer stores and returns it, batching turns it into tensors.
+
 Shape letters: n rollouts, L token positions of all n together.
 """
 
@@ -21,7 +22,7 @@ from ostinato.ragged import (
     Extra,
     Ragged,
     check_column,
-    check_extra,
+    check_extras,
     check_offsets,
     concatenate_extra,
     described,
@@ -105,8 +106,7 @@ class Rollouts:
             check_column(name, getattr(self, name), dtype, (total,))
         for name, dtype in ROW_COLUMNS.items():
             check_column(name, getattr(self, name), dtype, (n,))
-        for name, column in self.extras.items():
-            check_extra(name, column, n)
+        check_extras(self.extras, n)
         self.check_prompts()
 
     def check_prompts(self) -> None:
@@ -180,8 +180,7 @@ class Rollouts:
     ) -> Rollouts:
         """A record of token columns that agree and row columns still to be checked; left out, `prompt_length` is so."""
         n, extras = len(offsets) - 1, columns.pop("extras", {})
-        for name, column in extras.items():
-            check_extra(name, column, n)
+        check_extras(extras, n)
         given = columns if "prompt_length" in columns else {"prompt_length": prompt_length(), **columns}
         rollouts = cls.trusted(offsets=offsets, **packed, **assembly.row_columns(n, given, ROW_COLUMNS), extras=extras)
         if given is columns:
@@ -253,7 +252,9 @@ _SETTERS = {column.name: getattr(Rollouts, column.name).__set__ for column in fi
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
-    """All rollouts of `parts` in order. Raises `DataError` when extras differ or nothing is given."""
+    """All rollouts of `parts` in order. Raises `DataError` when extras differ, or they are no list of at least one."""
+    if not isinstance(parts, Sequence) or not all(isinstance(part, Rollouts) for part in parts):
+        raise DataError(f"expected a list of Rollouts to concatenate, got {described(parts)}")
     if not parts:
         raise DataError("cannot concatenate an empty list of rollouts")
     first = extra_layouts(parts[0])
@@ -270,31 +271,3 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
 def extra_layouts(rollouts: Rollouts) -> dict[str, str]:
     """The `layout` of each extra column: equal for rollouts that may stand in one record or one buffer."""
     return {name: layout(column) for name, column in rollouts.extras.items()}
-
-
-def to_arrays(rollouts: Rollouts, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Flatten into plain arrays by name, for `numpy.savez`; `from_arrays` is the inverse."""
-    arrays = {prefix + name: getattr(rollouts, name) for name in _SETTERS if name != "extras"}
-    for name, column in rollouts.extras.items():
-        if isinstance(column, Ragged):
-            arrays[f"{prefix}ragged.{name}"] = column.values
-            arrays[f"{prefix}ragged_offsets.{name}"] = column.offsets
-        else:
-            arrays[f"{prefix}extra.{name}"] = column
-    return arrays
-
-
-def from_arrays(arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Rollouts:
-    """Inverse of `to_arrays`. Raises `DataError` when a column is missing."""
-    own = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
-    columns = [name for name in _SETTERS if name != "extras"]
-    if missing := [name for name in columns if name not in own]:
-        raise DataError(f"rollouts are missing the column {missing[0]!r}")
-    extras: dict[str, Extra] = {name[6:]: array for name, array in own.items() if name.startswith("extra.")}
-    for name, array in own.items():
-        if name.startswith("ragged."):
-            key = name.removeprefix("ragged.")
-            if f"ragged_offsets.{key}" not in own:
-                raise DataError(f"rollouts are missing the column 'ragged_offsets.{key}'")
-            extras[key] = Ragged(array, own[f"ragged_offsets.{key}"])
-    return Rollouts(**{name: own[name] for name in columns}, extras=extras)

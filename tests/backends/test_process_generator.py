@@ -12,7 +12,7 @@ from ostinato.backends.toy import ToyGenerator
 from ostinato.config import ToyConfig
 from ostinato.errors import DataError, RunError
 from ostinato.protocols import GroupRequest, Sampling, Task
-from ostinato.rollouts import to_arrays
+from ostinato.rollout_arrays import to_arrays
 
 TOY = ToyConfig(prompts=4, length=2, vocabulary=3)
 

@@ -61,6 +61,11 @@ def test_simulate_when_asked_for_json_has_these_keys_and_the_numbers_of_theory(c
     assert sum(result["steps_since_last_use"]["counts"]) + result["new"] == result["trained"]
 
 
+def test_simulate_when_completions_differ_says_that_theory_leaves_it_out(capsys) -> None:
+    assert main(["simulate", "--steps", "20", "--lengths", "lognormal:0.8"]) == 0
+    assert "gamma = 0.425, with equal completions and no stragglers, pauses or latency" in capsys.readouterr().out
+
+
 def test_simulate_when_run_twice_prints_the_same_and_another_seed_something_else(capsys) -> None:
     words = ["--steps", "50", "--lengths", "lognormal:0.8", "--batching", "longest", "--stragglers", "0.05,4"]
     first, again = (numbers(capsys, *words) for _ in range(2))
@@ -89,7 +94,10 @@ def test_simulate_when_a_queue_uses_each_rollout_once_and_the_faster_side_waits(
     assert result["trainer_idle"] == pytest.approx(0, abs=0.01)
     assert result["queue_wait"]["max"] > 0
     assert main(["simulate", *words]) == 0
-    assert "180 rollouts queued, each used once; 1000 train steps" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "180 rollouts queued, each used once; 1000 train steps" in said
+    assert "last use    100.0% of samples were new" in said  # none was drawn before
+    assert "no stragglers" not in said
 
 
 def test_simulate_when_lengths_come_from_a_file_waits_for_its_longest(tmp_path, capsys) -> None:

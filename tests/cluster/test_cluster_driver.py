@@ -19,7 +19,7 @@ import ray
 from ostinato.buffer import ReplayBuffer
 from ostinato.buffer.journal import read_journal
 from ostinato.loop.faults import FAULTS_FILE, read_faults
-from ostinato.rollouts import from_arrays
+from ostinato.rollout_arrays import from_arrays
 from ostinato.telemetry import read_json_object, read_jsonl
 
 RECIPE = """

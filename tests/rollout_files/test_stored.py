@@ -11,9 +11,10 @@ from ostinato import CheckpointError, ConfigError, DataError, ReplayBuffer, Roll
 from ostinato.buffer import MaxStaleness, MaxUses
 from ostinato.buffer.journal import JournaledBuffer
 from ostinato.ragged import Ragged
+from ostinato.rollout_arrays import from_arrays
 from ostinato.rollout_files import ReadRules, filled_buffer, open_stored, shown_rows, summary, write_rollouts
 from ostinato.rollout_files import stored as stored_module
-from ostinato.rollouts import concatenate, from_arrays
+from ostinato.rollouts import concatenate
 from ostinato.telemetry import write_arrays
 
 

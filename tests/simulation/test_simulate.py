@@ -51,11 +51,14 @@ def test_histograms_when_each_step_brings_r_rollouts_are_those_of_equilibrium(re
     assert len(residence) == x + 1
     # Draws are a multinomial over ages, so each share has at most this deviation.
     sigma = np.sqrt(1 / x * (1 - 1 / x) / (60 * steps))
-    assert residence[1:] == pytest.approx(model.residence(), abs=4 * sigma + 21 / steps / x)
+    assert residence[1:] == pytest.approx(model.residence(), abs=3 * sigma + 21 / steps / x)
 
     uses = shares(result["uses"])
     expected = model.uses()[: len(uses)]
-    assert uses == pytest.approx(expected, abs=4 * np.sqrt(0.25 / left))
+    common = expected * left >= 5  # rarer ones are no normal variables, and those of the start are among them
+    off = np.abs(uses - expected) / np.sqrt(expected * (1 - expected) / left)
+    assert common.sum() >= 10 and off[common].max() < 3
+    assert uses[~common].sum() < 10 / left
     k = np.arange(len(model.uses()))
     mean, variance = k @ model.uses(), (k**2) @ model.uses() - (k @ model.uses()) ** 2
     assert result["uses"]["mean"] == pytest.approx(mean, abs=3 * np.sqrt(variance / left))
@@ -64,8 +67,8 @@ def test_histograms_when_each_step_brings_r_rollouts_are_those_of_equilibrium(re
     gaps, new = model.steps_since_last_use()
     drawn = 60 * steps
     found = np.array(result["steps_since_last_use"]["counts"]) / drawn
-    assert found == pytest.approx(gaps[: len(found)], abs=4 * np.sqrt(0.25 / drawn) + 21 / steps)
-    assert result["new"] / drawn == pytest.approx(new, abs=4 * np.sqrt(0.25 / drawn) + 21 / steps)
+    assert found == pytest.approx(gaps[: len(found)], abs=3 * np.sqrt(0.25 / drawn) + 21 / steps)
+    assert result["new"] / drawn == pytest.approx(new, abs=3 * np.sqrt(0.25 / drawn) + 21 / steps)
 
 
 @pytest.mark.parametrize(("generators", "trainers"), [(7, 1), (6, 2), (5, 3), (4, 4)])

@@ -15,8 +15,6 @@ from ostinato.rollouts import Rollouts
 LARGEST_REWARD = 1e100
 """The squares of larger ones overflow."""
 
-NUMBERS = {"biuf": "numbers", "iu": "integers"}
-
 STATISTICS_TOLERANCE = 1e-6
 """Relative: stored means and deviations of one group may differ by what float32 arithmetic leaves."""
 
@@ -45,11 +43,11 @@ def group_statistics(
     A group of one has deviation 0. Equal rewards give exactly 0: sums run over differences to a member of the group.
     `counted_n`: sums run over these members alone, and all members get the result; a group must count one (None: all).
     Fresh members alone keep the baseline of a group free of the rollouts that other policies put into it (DUET).
-    Raises `ConfigError` unless ddof is 0 or 1, `DataError` for shapes that differ, a reward beyond
+    Raises `ConfigError` unless ddof is 0 or 1, `DataError` for other types, shapes that differ, a reward beyond
     ±`LARGEST_REWARD` or NaN, or a group that counts nobody.
     Source: GRPO, arXiv 2402.03300, section 4.1.2; the unbiased deviation, ddof 1, is that of its implementations.
     """
-    if ddof not in (0, 1):
+    if not isinstance(ddof, int) or ddof not in (0, 1):
         raise ConfigError(f"ddof must be 0 or 1, got {ddof!r}")
     _check_shapes(rewards_n, group_id_n, counted_n)
     rewards_n = rewards_n.astype(np.float64)  # differences of small or unsigned integers would wrap around
@@ -74,7 +72,8 @@ def group_statistics(
 
 
 def group_sizes(group_id_n: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rollouts that share each rollout's `group_id`, itself included: int64 (n,)."""
+    """Rollouts that share each rollout's `group_id`, itself included: int64 (n,). Raises `DataError` for other ids than
+    integers (n,)."""
     ids = as_array(group_id_n, "group ids")
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise DataError(f"group ids are {described(ids)}, expected integers (n,)")
@@ -110,9 +109,10 @@ def check_groups(rollouts: Rollouts) -> None:
 def _check_shapes(
     rewards_n: NDArray[np.float64], group_id_n: NDArray[np.int64], counted_n: NDArray[np.bool_] | None
 ) -> None:
-    for name, column, kinds in (("rewards", rewards_n, "biuf"), ("group ids", group_id_n, "iu")):
-        if not is_array(column) or column.dtype.kind not in kinds:
-            raise DataError(f"{name} are {described(column)}, expected an array of {NUMBERS[kinds]} (n,)")
+    if not is_array(rewards_n) or rewards_n.dtype.kind not in "biuf":
+        raise DataError(f"rewards are {described(rewards_n)}, expected an array of numbers (n,)")
+    if not is_array(group_id_n) or group_id_n.dtype.kind not in "iu":
+        raise DataError(f"group ids are {described(group_id_n)}, expected an array of integers (n,)")
     if rewards_n.ndim != 1 or group_id_n.shape != rewards_n.shape:
         raise DataError(f"rewards have shape {rewards_n.shape} and group ids {group_id_n.shape}, expected (n,) each")
     if counted_n is not None and (

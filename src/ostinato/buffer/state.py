@@ -22,7 +22,8 @@ from ostinato.buffer.tally import ROWS
 from ostinato.buffer.workspace import FreshMemory
 from ostinato.errors import CheckpointError, ConfigError, DataError
 from ostinato.ragged import described
-from ostinato.rollouts import Rollouts, from_arrays, to_arrays
+from ostinato.rollout_arrays import from_arrays, to_arrays
+from ostinato.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from ostinato.buffer.keeper import Keeper

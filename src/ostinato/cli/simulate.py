@@ -150,7 +150,7 @@ def lines(simulation: Simulation, result: dict[str, Any]) -> list[str]:
     what = "queued, each used once" if simulation.buffer.kind == "queue" else "kept and drawn again"
     drawn_again = bool(result["steps_since_last_use"]["counts"])
     since = f"{_mean(result, 'steps_since_last_use')} train steps ago; " if drawn_again else ""
-    equal = "" if simulation.service == Service() else ", were all completions equally long and nobody paused"
+    equal = "" if simulation.service == Service() else ", with equal completions and no stragglers, pauses or latency"
     theory = f"with a buffer mu T / W = {result['mean_uses']:.2f}, gamma = {result['gamma']:.3f}{equal}"
     rows = [
         ("uses", f"{_mean(result, 'uses')} a rollout that has left"),

@@ -22,7 +22,7 @@ from ostinato.loop.clock import Clock, InFlight
 from ostinato.loop.groups import Generated
 from ostinato.loop.ledger import Ledger
 from ostinato.loop.loop import Loop
-from ostinato.rollouts import from_arrays, to_arrays
+from ostinato.rollout_arrays import from_arrays, to_arrays
 from ostinato.telemetry import directory_in_place, read_arrays, read_json_object, write_arrays, write_json
 
 FORMAT = 3

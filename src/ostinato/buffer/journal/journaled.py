@@ -17,7 +17,8 @@ from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.workspace import Workspace
 from ostinato.errors import CheckpointError, ConfigError
 from ostinato.protocols import Draw
-from ostinato.rollouts import Rollouts, to_arrays
+from ostinato.rollout_arrays import to_arrays
+from ostinato.rollouts import Rollouts
 from ostinato.setting_checks import check_whole
 
 Int = NDArray[np.int64]

@@ -19,7 +19,7 @@ from ostinato.buffer.journal.records import Record, decode, encode
 from ostinato.buffer.replay import ReplayBuffer
 from ostinato.buffer.rewind import rewind
 from ostinato.errors import CheckpointError, DataError
-from ostinato.rollouts import from_arrays
+from ostinato.rollout_arrays import from_arrays
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Size: TypeAlias = tuple[int, int | None]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from ostinato.errors import CheckpointError, ConfigError
-from ostinato.rollouts import from_arrays, to_arrays
+from ostinato.rollout_arrays import from_arrays, to_arrays
 from ostinato.setting_checks import check_whole
 from ostinato.telemetry import directory_in_place, read_arrays, read_json_object, write_arrays, write_json
 
